@@ -1,0 +1,45 @@
+# Two commands are enough: `make run` and `make test`. Both set up everything they need.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: .venv/run.stamp  ## set up, then assemble the shipped example and show its receipt
+	@$(BIN)/lamina context --project examples/novel
+
+test: .venv/dev.stamp  ## set up, then run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+bench: .venv-bench/bench.stamp  ## all benchmarks beside their peers; ROW=trim runs one
+	@.venv-bench/bin/python -m bench $(ROW)
+
+fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and three grammars; N=… and PEERS=1
+	@if [ -n "$(PEERS)" ]; then $(MAKE) -s .venv-bench/bench.stamp && .venv-bench/bin/python -m bench.fuzz --peers $(if $(N),--histories $(N)); \
+	else $(BIN)/python -m bench.fuzz $(if $(N),--histories $(N)); fi
+
+fix: .venv/dev.stamp  ## let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+pins: .venv/dev.stamp  ## write requirements/*.txt anew from pyproject.toml
+	@bash scripts/pins.sh
+
+clean:  ## remove the environments and caches
+	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis
+
+.venv/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv $*
+
+.venv-bench/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-bench $*
+
+.PHONY: help run test check bench fuzz fix pins clean

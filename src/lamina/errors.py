@@ -1,0 +1,91 @@
+"""Every error that lamina raises on purpose, as one tree.
+
+LaminaError
+├── BudgetError        a budget that is not a finite number of at least 0
+├── MessageError       a message, history or request that no provider would take
+│   └── OpenCallsError a tool call still waits for its result
+├── PromptError        text that would blur the structure of the prompt
+├── LayerError         a layer that is unknown, of a wrong type or cannot be read
+├── OwnerError         a segment that belongs to somebody else
+├── CounterError       a token counter that is unknown, missing or gives no count
+├── ToolError          a tool that cannot be registered
+├── SettingsError      a setting with a value that cannot be used
+└── InputError         a file or option given to a command that cannot be used
+
+An error says what happened, where, and with which value; `hint` says what to do next.
+`exit_code` and `status` are what a command and an HTTP answer should use.
+"""
+
+
+class LaminaError(Exception):
+    """The root: what happened, with the value; `hint` is what to do next."""
+
+    exit_code = 1
+    status = 500
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class BudgetError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class MessageError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class OpenCallsError(MessageError):
+    status = 409
+
+
+class PromptError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class LayerError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class OwnerError(LaminaError):
+    exit_code = 3
+    status = 403
+
+
+class CounterError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class ToolError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class SettingsError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+class InputError(LaminaError, ValueError):
+    exit_code = 2
+    status = 400
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value as an error message shows it: its repr, shortened, never failing."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError, TypeError):
+        text = f"<{type(value).__name__}>"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,27 @@
+"""The seams of lamina: what one room asks of another, as small protocols.
+
+Nothing here has code of its own. A port is added together with its first user.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+Count = Callable[[str], int]
+"""Text in, tokens out. A plain function is enough; `ChatCount` says more."""
+
+
+@runtime_checkable
+class ChatCount(Protocol):
+    """A counter that also knows what a chat costs around its text."""
+
+    name: str
+    per_message: int
+    """Tokens that wrap each message."""
+    per_request: int
+    """Tokens that every request costs once."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+    def tools(self, tools: Sequence[Mapping[str, Any]], /) -> int:
+        """Tokens of the tool schemas of a request."""
+        ...
