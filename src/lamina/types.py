@@ -116,7 +116,8 @@ class Span(NamedTuple):
     segment: Segment
 
 
-class Dropped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Dropped:
     """How much of the history was left out."""
 
     count: int
@@ -152,6 +153,72 @@ class Receipt:
     def size(self) -> int:
         return sum(map(len, self.chunks))
 
+    def by_layer(self) -> dict[str, tuple[int, int]]:
+        """For each layer in the order of the payload: tokens sent, and tokens left out."""
+        layers: dict[str, tuple[int, int]] = {}
+        for segment in self.segments:
+            sent, left_out = layers.get(segment.layer, (0, 0))
+            dropped = segment.decision == "dropped"
+            layers[segment.layer] = (sent, left_out + segment.tokens) if dropped else (sent + segment.tokens, left_out)
+        return layers
+
+    def problems(self) -> list[str]:
+        """Why the segments do not tile the payload; empty when they do, as they must."""
+        problems: list[str] = []
+        at = 0
+        for number, segment in enumerate(self.segments):
+            name = f"segment {number} ({segment.layer})"
+            if segment.start != at or segment.end < segment.start:
+                problems.append(f"{name} covers {segment.start}:{segment.end}, expected {at}:…")
+            if (segment.decision == "dropped") != (segment.start == segment.end):
+                problems.append(f"{name} is {segment.decision} and covers {segment.end - segment.start} bytes")
+            at = segment.end
+        if at != self.size:
+            problems.append(f"the segments end at byte {at}, the payload at {self.size}")
+        tokens = sum(segment.tokens for segment in self.segments if segment.decision != "dropped")
+        if tokens != self.tokens:
+            problems.append(f"the segments sum up to {tokens} tokens, the receipt says {self.tokens}")
+        return problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the payload itself is left to `payload`."""
+        return {
+            "hash": self.hash,
+            "size": self.size,
+            "tokens": self.tokens,
+            "budget": self.budget,
+            "over_budget": self.over_budget,
+            "counter": self.counter,
+            "grammar": self.grammar,
+            "layout": self.layout,
+            "epoch": self.epoch,
+            "epoch_reason": self.epoch_reason,
+            "dropped": {"count": self.dropped.count, "tokens": self.dropped.tokens},
+            "segments": [segment._asdict() for segment in self.segments],
+        }
+
+    def __str__(self) -> str:
+        """For people to read: a bar for each layer, then a line for each segment."""
+        over = ", OVER BUDGET" if self.over_budget else ""
+        lines = [
+            f"{self.tokens} of {self.budget:g} tokens ({self.counter}), {self.size} bytes, "
+            f"{self.grammar}, {self.layout} layout, sha256 {self.hash[:12]}{over}"
+        ]
+        for layer, (sent, left_out) in self.by_layer().items():
+            filled = round(30 * sent / max(1, self.tokens))
+            lines.append(
+                f"  {layer:<12} {'█' * filled:<30} {sent:>7}" + (f"  ({left_out} left out)" if left_out else "")
+            )
+        lines.append("")
+        for s in self.segments:
+            where = "-" if s.decision == "dropped" else f"{s.start}:{s.end}"
+            owner = f" owner={s.owner}" if s.owner else ""
+            lines.append(
+                f"  {where:>15}  {s.layer:<12} {s.decision:<8} {s.tokens:>6}  {s.source} {s.hash[:8]} "
+                f"{s.trust}{owner}: {s.reason}"
+            )
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -180,10 +247,3 @@ class Context:
 def text_hash(text: str) -> str:
     """The version of a text: SHA-256 of its UTF-8 bytes, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def tool_name(tool: AnyTool) -> str:
-    function: Mapping[str, Any] = tool["function"]
-    return str(function["name"])
-
-

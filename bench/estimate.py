@@ -1,0 +1,91 @@
+"""How far three token estimates are from the exact counts of four vocabularies, kind of text by kind.
+
+A text is a paragraph of `bench/texts` (written for this, never fitted on) or a message of the transcripts in
+LAMINA_BENCH_DATA. Of those, the chats with an even number were used to fit the weights; only the odd ones are measured.
+"""
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lamina import estimate_message_tokens, estimate_tokens, exact_counter
+
+TEXTS = ("english", "chinese", "japanese", "korean", "code", "json")
+TRANSCRIPTS = ("en", "zh")
+VOCABULARIES = ("o200k", "cl100k", "qwen3", "deepseek")
+ROOT = Path(__file__).parents[1]
+
+
+def quarter_of_characters(text: str) -> float:
+    return len(text) / 4
+
+
+ESTIMATES: dict[str, Callable[[str], float]] = {
+    "UTF-8 bytes / 4": estimate_message_tokens,
+    "characters / 4": quarter_of_characters,
+    "`estimate_tokens`": estimate_tokens,
+}
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("LAMINA_BENCH_DATA") or ROOT / "../shared/data").resolve()
+
+
+def paragraphs(kind: str) -> list[str]:
+    """The samples of a shipped text."""
+    text = (ROOT / "bench" / "texts" / f"{kind}.txt").read_text(encoding="utf-8")
+    return [paragraph.strip("\n") for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def messages(language: str) -> list[str]:
+    """The messages of the transcripts that the weights have not seen; none when the file is not there."""
+    path = data_folder() / f"transcripts_{language}.jsonl.gz"
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        items = [json.loads(line) for line in lines]
+    odd = [item for item in items if item["type"] == "turn" and item["user"][-1] in "13579"]
+    return [item["text"] for item in odd if item["text"]]
+
+
+def errors(guessed: Sequence[float], exact: Sequence[int]) -> tuple[float, float]:
+    """In percent: the signed error of the sum, and the mean absolute error of a sample."""
+    total = sum(guessed) / sum(exact) - 1
+    each = sum(abs(guess - true) / true for guess, true in zip(guessed, exact, strict=True)) / len(exact)
+    return 100 * total, 100 * each
+
+
+def rows() -> list[dict[str, str]]:
+    """A row for each kind of text and estimate: `total / mean` error in percent for each vocabulary."""
+    corpora = {kind: paragraphs(kind) for kind in TEXTS}
+    corpora |= {f"transcripts {language}": messages(language) for language in TRANSCRIPTS}
+    found: list[dict[str, str]] = []
+    for kind, samples in corpora.items():
+        if not samples:
+            continue
+        exact = {name: [exact_counter(name)(sample) for sample in samples] for name in VOCABULARIES}
+        for label, estimate in ESTIMATES.items():
+            guessed = [estimate(sample) for sample in samples]
+            row = {"text": kind, "samples": f"{len(samples):,}", "estimate": label}
+            for name, counts in exact.items():
+                total, each = errors(guessed, counts)
+                row[name] = f"{total:+.1f} / {each:.1f}"
+            found.append(row)
+    return found
+
+
+def main() -> None:
+    table = rows()
+    print("Error in %: of the whole text, signed (+ is too many tokens) / mean absolute error of a sample.\n")
+    print("| " + " | ".join(table[0]) + " |")
+    print("|---|--:|---|" + "--:|" * len(VOCABULARIES))
+    for row in table:
+        print("| " + " | ".join(row.values()) + " |")
+    if not any(row["text"].startswith("transcripts") for row in table):
+        print(f"\nThe transcripts are not measured: {data_folder()} has none (set LAMINA_BENCH_DATA).")
+
+
+if __name__ == "__main__":
+    main()

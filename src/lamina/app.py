@@ -1,0 +1,205 @@
+"""The only place that builds things: it reads files and settings and hands values to the rooms."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from lamina.assembly.checks import check_message, fields_of
+from lamina.assembly.context import assemble
+from lamina.assembly.estimate import estimate_tokens
+from lamina.assembly.prompt import mode_hint
+from lamina.assembly.tokens import estimate_message_tokens
+from lamina.assembly.wire import encode
+from lamina.errors import InputError, MessageError, shown
+from lamina.layers.tools import Tool, ToolRegistry
+from lamina.ports import Count
+from lamina.providers.tokenizers import VOCABULARIES, exact_counter
+from lamina.settings import Settings
+from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, Trust
+
+IDENTITY = Path(__file__).parent / "data" / "identity.md"
+MAX_LAYER_BYTES = 256 * 1024
+MAX_HISTORY_BYTES = 256 * 1024 * 1024
+ESTIMATES: dict[str, Count] = {"seed": estimate_message_tokens, "cjk": estimate_tokens}
+
+FILES = {
+    "identity": "identity.md",
+    "rules": "rules.md",
+    "skill": "skill.md",
+    "memory": "memory.md",
+    "context": "context.md",
+    "tools": "tools.json",
+    "user": "user.txt",
+}
+"""What the files of a project folder are called."""
+HISTORIES = ("history.json", "history.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files one context is assembled from; None where there is none."""
+
+    identity: Path | None = None
+    rules: Path | None = None
+    skill: Path | None = None
+    memory: Path | None = None
+    context: Path | None = None
+    tools: Path | None = None
+    history: Path | None = None
+    user: Path | None = None
+
+    @staticmethod
+    def of_project(folder: Path) -> "Sources":
+        """The files that a folder has, by their usual names."""
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {str(folder)!r}", hint="give a folder with identity.md, rules.md, …")
+        found = {name: folder / file for name, file in FILES.items() if (folder / file).exists()}
+        histories = [folder / file for file in HISTORIES if (folder / file).exists()]
+        if len(histories) > 1:
+            raise InputError(f"{folder} has both {' and '.join(HISTORIES)}", hint="keep one of them")
+        if not found and not histories:
+            known = ", ".join((*FILES.values(), *HISTORIES))
+            raise InputError(f"nothing to assemble in {str(folder)!r}", hint=f"it may hold {known}")
+        return Sources(**found, history=histories[0] if histories else None)
+
+
+def counter(name: str) -> Count:
+    """A counter by name: `seed`, `cjk`, a vocabulary such as `o200k`, or the path of a tokenizer.json."""
+    if name in ESTIMATES:
+        return ESTIMATES[name]
+    if name in VOCABULARIES or name.endswith(".json"):
+        return exact_counter(name)
+    known = ", ".join((*ESTIMATES, *VOCABULARIES))
+    raise InputError(f"no counter named {shown(name)}", hint=f"known: {known}, or the path of a tokenizer.json")
+
+
+def assemble_files(
+    settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = "lamina"
+) -> Context:
+    """A context from files. A file that was named and cannot be read stops everything."""
+    if user is None:
+        if sources.user is None:
+            raise InputError("there is no user message", hint='give one: lamina context "…"')
+        user = read_text(sources.user).strip("\n")
+    history = read_history(sources.history) if sources.history else []
+    return assemble(
+        gather(settings, sources, mode),
+        history=history,
+        user=user,
+        budget=settings.budget,
+        count=counter(settings.counter),
+        tools=read_tools(sources.tools) if sources.tools else [],
+        mark=mark,
+        lang="zh" if settings.lang == "zh" else "en",
+    )
+
+
+def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], Receipt]:
+    """The request of one grammar, and its receipt."""
+    receipt = encode(context, grammar)
+    return json.loads(receipt.payload), receipt
+
+
+def gather(settings: Settings, sources: Sources, mode: str) -> list[Layer]:
+    """The layers, each from its file."""
+    identity = sources.identity or (Path(settings.identity) if settings.identity else IDENTITY)
+    layers = [file_layer("identity", identity)]
+    for name, path in (("rules", sources.rules), ("skill", sources.skill), ("context", sources.context)):
+        layers += [file_layer(name, path)] if path else []
+    hint = mode_hint(mode)
+    layers += [Layer("mode", hint, f"mode:{mode}")] if hint else []
+    if sources.tools:
+        functions = [tool["function"] for tool in read_tools(sources.tools)]
+        registry = ToolRegistry(*(Tool(function["name"], function["description"]) for function in functions))
+        layers.append(registry.layer())
+    if sources.memory:
+        facts = [fact.strip("\n") for fact in read_text(sources.memory).split("\n\n") if fact.strip()]
+        layers += [
+            Layer("memory", fact, f"{sources.memory.name}#{number}", trust="outside", volatile=True)
+            for number, fact in enumerate(facts, 1)
+        ]
+    return layers
+
+
+def file_layer(name: str, path: Path, trust: Trust = "operator") -> Layer:
+    source = "lamina/identity.md" if path == IDENTITY else path.name
+    return Layer(name, read_text(path).strip("\n"), source, trust=trust, volatile=name == "context")
+
+
+def read_text(path: Path, limit: int = MAX_LAYER_BYTES) -> str:
+    """A whole file as text: a regular file of bounded size, strict UTF-8, a BOM dropped."""
+    try:
+        if not path.is_file():
+            raise InputError(
+                f"{str(path)!r} is {'not a regular file' if path.exists() else 'not there'}", hint="check the path"
+            )
+        size = path.stat().st_size
+        if size > limit:
+            raise InputError(
+                f"{str(path)!r} has {size:,} bytes, at most {limit:,} are read", hint="shorten or split it"
+            )
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{str(path)!r} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}",
+            hint="save it as UTF-8",
+        ) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_history(path: Path) -> list[AnyMessage]:
+    """A history from JSON (a list of messages, or an object with `messages`) or JSONL (a message a line)."""
+    text = read_text(path, MAX_HISTORY_BYTES)
+    if path.suffix == ".jsonl":
+        rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        messages = [parse_json(line, f"{path.name} line {number}") for number, line in rows]
+        places = [f"{path.name} line {number}" for number, _ in rows]
+    else:
+        value = parse_json(text, path.name)
+        value = cast(Mapping[str, Any], value).get("messages") if isinstance(value, Mapping) else value
+        if not isinstance(value, list):
+            raise InputError(
+                f"{path.name} holds {shown(value)}, not a list of messages",
+                hint='[{"role": "user", "content": "…"}, …]',
+            )
+        messages = cast("list[Any]", value)
+        places = [f"{path.name}: history[{number}]" for number in range(len(messages))]
+    for message, place in zip(messages, places, strict=True):
+        check_message(message, place)
+    return messages
+
+
+def read_tools(path: Path) -> Sequence[AnyTool]:
+    value = parse_json(read_text(path), path.name)
+    if not isinstance(value, list):
+        raise InputError(f"{path.name} holds {shown(value)}, not a list of tools")
+    for number, tool in enumerate(cast("list[object]", value)):
+        function = fields_of((fields_of(tool) or {}).get("function")) or {}
+        if not all(isinstance(function.get(key), str) for key in ("name", "description")):
+            raise InputError(f"{path.name}: tools[{number}] has no function with name and description: {shown(tool)}")
+    return cast("list[AnyTool]", value)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """JSON, with the place of an error named."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        near = text[max(0, error.pos - 20) : error.pos + 20]
+        raise InputError(
+            f"{where} is not JSON: {error.msg} at line {error.lineno} column {error.colno}, near {shown(near)}",
+            hint="each line of a .jsonl is one JSON object" if "line" in where else "",
+        ) from None
+    except MessageError as error:
+        raise InputError(f"{where} is not JSON: {error.message}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise MessageError(f"{name} is not a JSON value")

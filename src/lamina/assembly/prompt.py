@@ -1,0 +1,100 @@
+"""The system prompt as text: its layers (seed 000) and its three segments (seed 002).
+
+Joins and headings only. Text from outside is fenced (`fences`) before it comes here.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from lamina.assembly.tokens import check_text
+from lamina.errors import LayerError, shown
+from lamina.types import LAYERS, Layer
+
+Lang = Literal["en", "zh"]
+Mode = Literal["agent", "plan", "ask"]
+JOIN = "\n\n"
+
+HEADINGS: dict[str, dict[str, str]] = {
+    "tools": {"en": "Tool notes", "zh": "可用工具补充说明"},
+    "state": {"en": "Runtime state", "zh": "运行时状态"},
+}
+
+MODE_HINTS: dict[str, str | None] = {
+    "agent": "Mode: agent\nWork on the task step by step with the tools you have, and say what you did.",
+    "plan": "Mode: plan\nOnly plan: say what you would do and in which order. Change nothing.",
+    "ask": None,
+}
+
+
+def mode_hint(mode: str) -> str | None:
+    """The hint of a mode; `ask` has none (P4)."""
+    if mode not in MODE_HINTS:
+        raise LayerError(f"no mode named {shown(mode)}", hint="modes are agent, plan and ask")
+    return MODE_HINTS[mode]
+
+
+def assemble_system_prompt(
+    *,
+    global_identity: str,
+    user_rules: str | None = None,
+    skill_system_prompt: str | None = None,
+    mode_hint: str | None = None,
+    memory_overlay: str | None = None,
+    context_overlay: str | None = None,
+) -> str:
+    """Identity, rules, skill, mode, memory, context in this order, joined by a blank line (P1).
+
+    A layer that is None, empty or only white space is skipped (P2); the others keep their bytes (P3).
+    """
+    layers = {
+        "global_identity": global_identity,
+        "user_rules": user_rules,
+        "skill_system_prompt": skill_system_prompt,
+        "mode_hint": mode_hint,
+        "memory_overlay": memory_overlay,
+        "context_overlay": context_overlay,
+    }
+    for name, text in layers.items():
+        if text is not None:
+            check_layer_text(text, name)
+    return JOIN.join(text for text in layers.values() if text and not text.isspace())
+
+
+def check_layer_text(text: object, where: str) -> None:
+    if not isinstance(text, str):
+        raise LayerError(f"{where} must be text, not {type(text).__name__}: {shown(text)}")
+    check_text(text, where)
+
+
+def ordered(layers: Sequence[Layer]) -> list[Layer]:
+    """The layers that have text, in the fixed order; those of one name keep the order they came in."""
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise LayerError(f"layers[{number}] must be a Layer, not {type(layer).__name__}: {shown(layer)}")
+        if layer.name not in LAYERS:
+            raise LayerError(f"no layer named {shown(layer.name)}", hint=f"layers are {', '.join(LAYERS)}")
+        check_layer_text(layer.text, f"the layer {layer.name} from {layer.source}")
+    kept = [layer for layer in layers if layer.text and not layer.text.isspace()]
+    return sorted(kept, key=lambda layer: LAYERS.index(layer.name))
+
+
+def segment_opening(name: str, lang: Lang = "en") -> str:
+    """What opens the segments of tool notes and runtime state: a rule and a heading."""
+    return f"---\n# {HEADINGS[name][lang]}\n\n"
+
+
+def assemble_segments(
+    *, static: str, tool_notes: str = "", runtime_hints: Sequence[str] = (), lang: Lang = "en"
+) -> str:
+    """Static instructions, tool notes and runtime hints as one prompt (S1); the last two vanish when empty."""
+    if isinstance(runtime_hints, str):
+        raise LayerError("runtime_hints must be a list of texts, not one text", hint="put it into a list")
+    if lang not in ("en", "zh"):
+        raise LayerError(f"no headings in the language {shown(lang)}", hint="languages are en and zh")
+    hints = JOIN.join(hint for hint in runtime_hints if hint and not hint.isspace())
+    pieces = [static]
+    pieces += [segment_opening("tools", lang) + tool_notes] if tool_notes and not tool_notes.isspace() else []
+    pieces += [segment_opening("state", lang) + hints] if hints else []
+    for text in pieces:
+        check_layer_text(text, "a segment of the prompt")
+    return JOIN.join(piece for piece in pieces if piece and not piece.isspace())

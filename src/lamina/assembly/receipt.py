@@ -1,0 +1,116 @@
+"""Telling two receipts apart: the first byte that differs, whose it is, why, and what it costs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lamina.types import Context, Receipt, Segment
+
+CLOSING = 2
+"""How many bytes at a request's end only close it, in every grammar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first byte where two requests differ, whose it is, why, and what follows it."""
+
+    byte: int | None
+    """None when the requests are the same."""
+    layer: str
+    source: str
+    reason: str
+    extends: bool
+    """True when the second only adds to the first: nothing that was sent before has changed."""
+    shared_tokens: int
+    tokens_after: int
+    """What a provider's prompt cache cannot serve of the second request."""
+
+    def __str__(self) -> str:
+        if self.byte is None:
+            return "the requests are the same, byte for byte"
+        verb = "grows" if self.extends else "differs"
+        return (
+            f"{verb} at byte {self.byte} in {self.layer} ({self.source}): {self.reason}; "
+            f"{self.shared_tokens} tokens shared, {self.tokens_after} follow"
+        )
+
+
+def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
+    """Where `after` stops being what `before` was, which layer that byte belongs to, and why it changed."""
+    a = before.receipt if isinstance(before, Context) else before
+    b = after.receipt if isinstance(after, Context) else after
+    byte = common_prefix(a.chunks, b.chunks)
+    if byte == a.size == b.size:
+        return Difference(None, "", "", "nothing changed", False, b.tokens, 0)
+    segment = segment_at(b.segments, byte)
+    extends = a.size - byte <= CLOSING
+    shared = 0.0
+    for other in b.segments:
+        if other.decision == "dropped":
+            continue
+        if other.end <= byte:
+            shared += other.tokens
+        elif other.start < byte:
+            shared += other.tokens * (byte - other.start) / (other.end - other.start)
+    tokens = int(shared)
+    segment, reason = (segment, "added to the end") if extends else _reason(a, b, byte, segment)
+    return Difference(byte, segment.layer, segment.source, reason, extends, tokens, b.tokens - tokens)
+
+
+def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segment, str]:
+    """Whose change it is, and why."""
+    if a.grammar != b.grammar:
+        return segment, f"the requests are of different grammars, {a.grammar} and {b.grammar}"
+    if a.epoch != b.epoch:
+        return segment, f"epoch {b.epoch} began: {b.epoch_reason}"
+    old = segment_at(a.segments, byte)
+    earlier = {(s.layer, s.source): s for s in a.segments if s.decision != "dropped"}
+    now = {(s.layer, s.source) for s in b.segments if s.decision != "dropped"}
+    known = earlier.get((segment.layer, segment.source))
+    if segment.layer == "history" and b.dropped.count != a.dropped.count:
+        return segment, f"the window was cut: {b.dropped.count - a.dropped.count} more messages dropped"
+    if known and known.hash != segment.hash:
+        return segment, f"its text changed from {known.hash[:8]} to {segment.hash[:8]}"
+    if (old.layer, old.source) not in now:
+        return old, "it is gone from here"
+    if known is None:
+        return segment, f"it is new here, where {old.layer} ({old.source}) stood"
+    return segment, f"it stands where {old.layer} ({old.source}) stood"
+
+
+def common_prefix(a: Iterable[bytes], b: Iterable[bytes]) -> int:
+    """How many first bytes two sequences of chunks have in common."""
+    left, right = iter(a), iter(b)
+    x = y = b""
+    shared = 0
+    while True:
+        x = x or next((chunk for chunk in left if chunk), b"")
+        y = y or next((chunk for chunk in right if chunk), b"")
+        size = min(len(x), len(y))
+        if not size:
+            return shared
+        if x[:size] != y[:size]:
+            return shared + _first_difference(x, y, size)
+        shared += size
+        x, y = x[size:], y[size:]
+
+
+def _first_difference(x: bytes, y: bytes, size: int) -> int:
+    low, high = 0, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if x[low:middle] == y[low:middle] else (low, middle)
+    return low
+
+
+def segment_at(segments: Iterable[Segment], byte: int) -> Segment:
+    """The segment that owns a byte; past the end, the last one."""
+    found: Segment | None = None
+    for segment in segments:
+        if segment.decision == "dropped":
+            continue
+        found = segment
+        if segment.end > byte:
+            break
+    if found is None:
+        raise ValueError("a receipt without a segment that has bytes")
+    return found

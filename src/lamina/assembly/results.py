@@ -1,0 +1,46 @@
+"""A tool's output as the model gets it: fenced, of bounded length, with a hint when something is missing (S6)."""
+
+import unicodedata
+
+from lamina.assembly.fences import DEFAULT_MARK, Fence, Hint
+from lamina.errors import ToolError, shown
+
+MAX_CHARS = 8_000
+ADVICE = "Only the beginning is shown. Ask for less, for example with a narrower query."
+JOINER, VARIATIONS = "\u200d", "\ufe0e\ufe0f"
+
+
+def tool_result(
+    output: str, *, tool: str, max_chars: int = MAX_CHARS, advice: str = ADVICE, mark: str = DEFAULT_MARK
+) -> str:
+    """The content of a tool message. Output over `max_chars` is cut at a character people see as one."""
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise ToolError(f"max_chars must be a whole number of at least 1, not {shown(max_chars)}")
+    if not isinstance(output, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise ToolError(f"the output of {tool} must be text, not {type(output).__name__}: {shown(output)}")
+    shown_part = clip(output, max_chars)
+    fenced = Fence(shown_part, f"tool:{tool}").render(mark)
+    if len(shown_part) == len(output):
+        return fenced
+    attributes = (
+        ("tool", tool),
+        ("reason", "too_long"),
+        ("actual_chars", str(len(output))),
+        ("max_chars", str(max_chars)),
+    )
+    return f"{fenced}\n{Hint('tool_output_omitted', advice, attributes).render(mark)}"
+
+
+def clip(text: str, max_chars: int) -> str:
+    """The first `max_chars` characters, a few fewer where the cut would fall inside a composed one."""
+    if len(text) <= max_chars:
+        return text
+    end = max_chars
+    while end > max(0, max_chars - 32) and _joined(text, end):
+        end -= 1
+    return text[: end or max_chars]
+
+
+def _joined(text: str, at: int) -> bool:
+    """Does the character at `at` belong to the one before it?"""
+    return text[at] in VARIATIONS + JOINER or text[at - 1] == JOINER or unicodedata.combining(text[at]) > 0

@@ -1,0 +1,68 @@
+"""The tree of commands, built for one language and one call."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lamina import __version__
+from lamina.cli.context import add_context
+from lamina.cli.texts import texts
+from lamina.errors import LaminaError
+from lamina.settings import load_settings
+
+
+def run(arguments: list[str]) -> int:
+    """Parse and run; the exit code is the error's."""
+    say = texts(_language(arguments))
+    try:
+        command = typer.main.get_command(_tree(say))
+        result: object = command.main(args=arguments, prog_name="lamina", standalone_mode=False)
+    except LaminaError as error:
+        _show(say, error.message, error.hint)
+        return error.exit_code
+    except Exception as error:
+        shown = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing value …
+        if shown is None:
+            if type(error).__name__ == "Abort":
+                return 130
+            raise
+        _show(say, str(shown()), "lamina --help")
+        return getattr(error, "exit_code", 2)
+    return result if isinstance(result, int) else 0
+
+
+def _show(say: dict[str, str], message: str, hint: str) -> None:
+    print(f"{say['error']}: {message}", file=sys.stderr)
+    if hint:
+        print(f"{say['next']}: {hint}", file=sys.stderr)
+
+
+def _language(arguments: list[str]) -> str:
+    """`--lang` wherever it stands, else the settings; broken settings are reported by the command itself."""
+    for number, argument in enumerate(arguments):
+        if argument == "--lang" and number + 1 < len(arguments):
+            return arguments[number + 1]
+        if argument.startswith("--lang="):
+            return argument.removeprefix("--lang=")
+    try:
+        return load_settings().lang
+    except LaminaError:
+        return "en"
+
+
+def _tree(say: dict[str, str]) -> typer.Typer:
+    app = typer.Typer(help=say["about"], add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
+
+    def version(value: bool) -> None:
+        if value:
+            print(f"lamina {__version__}")
+            raise typer.Exit
+
+    def root(
+        _version: Annotated[bool, typer.Option("--version", help=say["opt.version"], callback=version)] = False,
+    ) -> None: ...
+
+    app.callback()(root)
+    add_context(app, say)
+    return app

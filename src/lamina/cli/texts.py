@@ -1,0 +1,75 @@
+"""What the commands say, in both languages, side by side."""
+
+TEXTS: dict[str, tuple[str, str]] = {
+    "about": (
+        "lamina decides, byte for byte, what a language model sees, and can prove it.",
+        "lamina 逐字节决定语言模型看到什么，并能事后证明。",
+    ),
+    "context.help": (
+        "Assemble a context from files and show the messages and their receipt.",
+        "从文件组装上下文，显示消息与回执。",
+    ),
+    "context.examples": (
+        "Examples:\n\n"
+        '  lamina context "What is he like?" --rules rules.md --history chat.jsonl --budget 4000\n\n'
+        "  lamina context --project examples/novel\n\n"
+        '  lamina context "Hello" --history chat.json --for anthropic --json | jq .request\n\n'
+        "A project folder may hold identity.md, rules.md, skill.md, memory.md (a fact a paragraph), context.md, "
+        "tools.json, history.json or history.jsonl, and user.txt.",
+        "示例：\n\n"
+        '  lamina context "他的性格？" --rules rules.md --history chat.jsonl --budget 4000\n\n'
+        "  lamina context --project examples/novel\n\n"
+        '  lamina context "你好" --history chat.json --for anthropic --json | jq .request\n\n'
+        "项目文件夹可包含 identity.md、rules.md、skill.md、memory.md（每段一条记忆）、context.md、"
+        "tools.json、history.json 或 history.jsonl，以及 user.txt。",
+    ),
+    "opt.message": ("The user's message.", "用户消息。"),
+    "opt.project": ("A folder with the files below under their usual names.", "包含下列文件（按惯用名称）的文件夹。"),
+    "opt.identity": ("Identity; replaces the shipped one.", "身份；替换内置身份。"),
+    "opt.rules": ("Rules of the user or the project.", "用户或项目规则。"),
+    "opt.skill": ("The system prompt of a skill.", "技能的系统提示词。"),
+    "opt.memory": ("Memories, a paragraph each; fenced as data.", "记忆，每段一条；作为数据围栏。"),
+    "opt.context": ("Context of the moment, such as a project's constraints.", "动态上下文，例如项目约束。"),
+    "opt.tools": ("Tools: a JSON list in OpenAI's form.", "工具：OpenAI 格式的 JSON 列表。"),
+    "opt.history": ("The chat so far: .json or .jsonl.", "已有对话：.json 或 .jsonl。"),
+    "opt.mode": ("agent, plan or ask.", "agent、plan 或 ask。"),
+    "opt.budget": ("Tokens that the request may have.", "请求的 token 预算。"),
+    "opt.counter": (
+        "seed, cjk, o200k, cl100k, qwen3, deepseek, … or the path of a tokenizer.json.",
+        "seed、cjk、o200k、cl100k、qwen3、deepseek…… 或 tokenizer.json 的路径。",
+    ),
+    "opt.for": ("The request's grammar: openai, anthropic or gemini.", "请求格式：openai、anthropic 或 gemini。"),
+    "opt.json": ("JSON: the request and its receipt.", "输出 JSON：请求与回执。"),
+    "opt.payload": ("Only the request's bytes, as they would be sent.", "仅输出将要发送的请求字节。"),
+    "opt.full": ("Show messages in full.", "完整显示消息。"),
+    "opt.lang": ("en or zh.", "en 或 zh。"),
+    "opt.version": ("Show the version.", "显示版本。"),
+    "error": ("error", "错误"),
+    "next": ("next", "建议"),
+    "messages": ("Messages", "消息"),
+    "receipt": ("Receipt", "回执"),
+    "layer": ("layer", "层"),
+    "tokens": ("tokens", "token"),
+    "source": ("source", "来源"),
+    "hash": ("hash", "哈希"),
+    "why": ("reason", "原因"),
+    "bytes": ("bytes", "字节"),
+    "trust": ("trust", "信任"),
+    "of_budget": ("{tokens:,} of {budget:,} tokens", "{tokens:,} / {budget:,} token"),
+    "over": ("over budget: the fixed part alone is too large", "超出预算：固定部分本身已过大"),
+    "free": ("free", "剩余"),
+    "dropped": (
+        "{count} older messages left out ({tokens:,} tokens)",
+        "省略较早的 {count} 条消息（{tokens:,} token）",
+    ),
+    "tiles": ("{segments} segments tile {size:,} bytes", "{segments} 个片段铺满 {size:,} 字节"),
+    "more": ("… {chars:,} more characters (--full)", "…… 还有 {chars:,} 个字符（--full）"),
+    "calls": ("calls", "调用"),
+    "picture": ("[picture]", "[图片]"),
+}
+
+
+def texts(lang: str) -> dict[str, str]:
+    """All texts in one language."""
+    index = 1 if lang == "zh" else 0
+    return {name: pair[index] for name, pair in TEXTS.items()}

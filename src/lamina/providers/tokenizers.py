@@ -1,0 +1,71 @@
+"""Counters by name: the estimates, and exact ones from `splintr` (extra `tokens`), all offline."""
+
+import json
+import os.path
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from lamina.errors import CounterError, shown
+from lamina.ports import Count
+
+VOCABULARIES = {
+    "o200k": "o200k_base",
+    "cl100k": "cl100k_base",
+    "llama3": "llama3",
+    "qwen3": "qwen3",
+    "deepseek": "deepseek_v3",
+    "gemma3": "gemma3",
+    "glm4": "glm4",
+    "kimi": "kimi_k2",
+    "mistral": "mistral_v3",
+}
+
+
+class Tokenizer:
+    """An exact counter. It also counts what wraps messages and tools in OpenAI's chat form."""
+
+    per_message = 3
+    per_request = 3
+
+    def __init__(self, name: str, encode: Callable[[str], Sequence[int]]) -> None:
+        self.name = name
+        self._encode = encode
+
+    def __call__(self, text: str, /) -> int:
+        return len(self._encode(text))
+
+    def tools(self, tools: Sequence[Mapping[str, Any]], /) -> int:
+        """Each tool as the signature that OpenAI's models read: 8 tokens around it, 3 for each parameter."""
+        total = 12 if tools else 0
+        for tool in tools:
+            function: Mapping[str, Any] = tool["function"]
+            total += 8 + self(f"{function['name']}:{function['description']}")
+            parameters: Mapping[str, Any] = function.get("parameters") or {}
+            properties: Mapping[str, Any] = parameters.get("properties") or {}
+            for name, schema in properties.items():
+                total += 3 + self(f"{name}:{json.dumps(schema, ensure_ascii=False)}")
+        return total
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r})"
+
+
+@lru_cache(maxsize=16)
+def exact_counter(name: str) -> Count:
+    """The exact counter of a vocabulary (`o200k`, `qwen3`, …) or of a Hugging Face `tokenizer.json`."""
+    try:
+        import splintr  # noqa: PLC0415 -- an extra: imported when an exact counter is asked for, never before
+    except ImportError:
+        raise CounterError(
+            f"the exact counter {name!r} needs the package splintr-rs", hint="pip install 'lamina[tokens]'"
+        ) from None
+    if name in VOCABULARIES:
+        return Tokenizer(name, splintr.Tokenizer.from_pretrained(VOCABULARIES[name]).encode_ordinary)
+    if not os.path.isfile(name):
+        raise CounterError(f"there is no tokenizer file {name!r}", hint="give the path of a tokenizer.json")
+    try:
+        tokenizer = splintr.from_json(name)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise CounterError(f"{name!r} is not a tokenizer.json that can be read: {shown(error)}") from None
+    return Tokenizer(os.path.basename(name), tokenizer.encode_ordinary)

@@ -1,0 +1,33 @@
+"""The error tree is drawn in the docstring of its module, and the drawing is complete."""
+
+import re
+
+import pytest
+
+from lamina import errors
+from lamina.errors import LaminaError, shown
+
+CLASSES = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, LaminaError)]
+
+
+def test_the_drawn_tree_names_every_error_and_no_other() -> None:
+    drawn = re.findall(r"^[│├└─ ]*(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
+    assert sorted(drawn) == sorted(c.__name__ for c in CLASSES)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)
+def test_every_error_has_an_exit_code_a_status_and_a_hint(error: type[LaminaError]) -> None:
+    raised = error("what", hint="do this")
+    assert raised.exit_code in (1, 2, 3)
+    assert 400 <= raised.status < 600
+    assert str(raised) == "what (do this)"
+
+
+def test_a_value_is_shown_short_and_never_fails() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    assert shown(Odd()) == "<Odd>"
+    assert shown("\ud800") == "'\\ud800'"
+    assert len(shown("x" * 1000)) == 80
