@@ -89,3 +89,11 @@ def shown(value: object, limit: int = 80) -> str:
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def surrogate_error(text: str, error: UnicodeEncodeError, where: str) -> MessageError:
+    """The error for text that is no Unicode: half of a surrogate pair stands alone in it."""
+    return MessageError(
+        f"{where} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}",
+        hint="decode the text as UTF-8 with errors='replace' before you hand it in",
+    )

@@ -9,8 +9,8 @@ from lamina.errors import MessageError
 from lamina.providers.tokenizers import exact_counter
 
 TEXTS = Path(__file__).parents[2] / "bench" / "texts"
-BOUNDS = {"english": 6, "chinese": 6, "japanese": 6, "korean": 10, "code": 8, "json": 9}
-"""Percent: what was measured on the text as a whole, and about four points more."""
+MEASURED = {"english": 1.7, "chinese": 0.7, "japanese": -0.4, "korean": -6.1, "code": 4.5, "json": 5.0}
+"""Percent: how far each text as a whole was off when the weights were fitted, + for too many tokens."""
 
 text = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aA9. \n中あ가，é", max_size=80)
 
@@ -28,16 +28,17 @@ def test_the_shortest_text_has_at_least_one_token_and_at_most_four(sample: str):
     assert 1 <= estimate_tokens(sample) <= 4
 
 
-@pytest.mark.parametrize(("kind", "percent"), BOUNDS.items())
-def test_a_text_as_a_whole_is_close_to_the_exact_count(kind: str, percent: int):
+@pytest.mark.parametrize(("kind", "measured"), MEASURED.items())
+def test_a_text_as_a_whole_is_as_close_to_the_exact_count_as_it_was_measured(kind: str, measured: float):
     exact = exact_counter("o200k")
     samples = paragraphs(kind)
-    true = sum(map(exact, samples))
+    error = (sum(map(estimate_tokens, samples)) / sum(map(exact, samples)) - 1) * 100
     assert len(samples) >= 15
-    assert abs(sum(map(estimate_tokens, samples)) / true - 1) * 100 < percent
+    assert error == pytest.approx(measured, abs=3)
+    assert abs(error) < 9
 
 
-@pytest.mark.parametrize("kind", BOUNDS)
+@pytest.mark.parametrize("kind", MEASURED)
 def test_no_sample_is_far_off(kind: str):
     exact = exact_counter("o200k")
     far = [sample for sample in paragraphs(kind) if abs(estimate_tokens(sample) / exact(sample) - 1) > 0.3]
@@ -50,6 +51,11 @@ def test_chinese_is_not_undercounted_as_a_quarter_of_its_characters_is():
     true = sum(map(exact, samples))
     assert sum(len(sample) / 4 for sample in samples) < true / 2
     assert sum(map(estimate_tokens, samples)) > true * 0.95
+
+
+def test_a_name_in_camel_case_is_not_taken_for_one_word():
+    names = "getUserNameFromRequestHeaders parseJsonBodyOrThrow isValidEmailAddress setDefaultTimeoutMillis"
+    assert estimate_tokens(names) == pytest.approx(exact_counter("o200k")(names), rel=0.15)
 
 
 def test_noise_is_not_taken_for_one_long_word():
@@ -69,6 +75,13 @@ def test_joining_two_texts_costs_about_their_sum(left: str, right: str):
 @given(text, text)
 def test_more_text_never_has_fewer_tokens(left: str, right: str):
     assert estimate_tokens(left + right) >= max(estimate_tokens(left), estimate_tokens(right))
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+def test_a_text_that_grows_letter_by_letter_never_loses_a_token(kind: str):
+    for sample in paragraphs(kind):
+        counts = [estimate_tokens(sample[:end]) for end in range(len(sample) + 1)]
+        assert counts == sorted(counts)
 
 
 def test_a_lone_surrogate_is_refused_with_its_place_and_a_hint():

@@ -10,12 +10,11 @@ from typing import Any, Literal, cast
 from lamina.assembly.checks import check_message
 from lamina.assembly.tokens import (
     check_budget,
-    check_count,
-    check_text,
     content_tokens,
     estimate_message_tokens,
     per_message,
     per_request,
+    text_tokens,
 )
 from lamina.errors import MessageError, shown
 from lamina.ports import Count
@@ -87,10 +86,13 @@ def build_llm_messages(
         raise MessageError(f"system_prompt must be a string, not {type(system_prompt).__name__}")
     system = cast(Message, {"role": "system", "content": system_prompt})
     current = cast(Message, {"role": "user", "content": current_user_message})
-    check_message(current, "current_user_message")
-    fixed = per_request(count_tokens)
-    for message, where in ((system, "system_prompt"), (current, "current_user_message")):
-        fixed += fixed_tokens(message, count_tokens, where)
+    fixed = per_request(count_tokens) + 2 * per_message(count_tokens)
+    fixed += text_tokens(system_prompt, count_tokens, "system_prompt")
+    if isinstance(current_user_message, str):
+        fixed += text_tokens(current_user_message, count_tokens, "current_user_message")
+    else:
+        check_message(current, "current_user_message")
+        fixed += content_tokens(current, count_tokens)
     start, used = longest_suffix(history, budget - fixed, count_tokens, start_on)
     kept = cast(Sequence[Message], history[start:])
     return Messages(
@@ -99,14 +101,6 @@ def build_llm_messages(
         budget=budget,
         dropped=(start, lambda: tokens_before(history, start, count_tokens)),
     )
-
-
-def fixed_tokens(message: AnyMessage, count: Count, where: str) -> int:
-    """Tokens of a message that always stays; an error names the place."""
-    content = message["content"]
-    if isinstance(content, str):
-        check_text(content, where)
-    return content_tokens(message, count) + per_message(count)
 
 
 def check_start_on(start_on: object) -> None:
@@ -120,7 +114,7 @@ def longest_suffix(
     """Where the longest legal suffix of `history` that costs at most `room` begins, and what it costs."""
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError(f"history must be a list of messages, not {type(history).__name__}: {shown(history)}")
-    seed_count = count is estimate_message_tokens  # it checks the text itself
+    seed_count = count is estimate_message_tokens
     each = per_message(count)
     start, kept, used = len(history), 0, 0
     pending: list[str] = []  # results seen whose call has not come yet, newest first
@@ -129,12 +123,10 @@ def longest_suffix(
         try:
             role, content = message["role"], message["content"]
             if type(content) is str and len(message) == 2 and (role == "user" or role == "assistant") and not pending:
-                if not seed_count:
-                    check_text(content, f"history[{index}].content")
-                cost = count(content)
-                if not seed_count:
-                    check_count(cost, count)
-                used += cost + each
+                if seed_count:  # the seed's estimate written out: one call less for each message
+                    used += (len(content if content.isascii() else content.encode()) + 3) // 4
+                else:
+                    used += text_tokens(content, count) + each
             else:
                 check_message(message, f"history[{index}]")
                 _match_calls(message, pending, index)

@@ -11,27 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.assembly.images import image_tokens
-from lamina.errors import BudgetError, CounterError, MessageError, shown
+from lamina.errors import BudgetError, CounterError, MessageError, shown, surrogate_error
 from lamina.ports import ChatCount, Count
 from lamina.types import AnyMessage, AnyTool
 
 
 def estimate_message_tokens(text: str) -> int:
-    """A quarter of the UTF-8 bytes, rounded up; 0 for no text (M1). Fast and rough: Chinese comes out too low."""
+    """A quarter of the UTF-8 bytes, rounded up; 0 for no text (M1). Fast and rough: JSON and code come out too low."""
     try:
         return (len(text) + 3) // 4 if text.isascii() else (len(text.encode()) + 3) // 4
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, "text") from None
     except AttributeError:
         raise MessageError(f"text must be a string, not {type(text).__name__}: {shown(text)}") from None
-
-
-def surrogate_error(text: str, error: UnicodeEncodeError, where: str) -> MessageError:
-    """The error for text that is no Unicode: half of a surrogate pair stands alone in it."""
-    return MessageError(
-        f"{where} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}",
-        hint="decode the text as UTF-8 with errors='replace' before you hand it in",
-    )
 
 
 def check_text(text: str, where: str) -> None:

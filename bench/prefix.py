@@ -1,0 +1,121 @@
+"""How much of each request is the one before: what a prompt cache can serve over a long chat with memories."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench.measure import Section, chat, say, table, transcript
+from lamina import Layer, Ledger, assemble, estimate_message_tokens, explain
+from lamina.types import Context
+
+TURNS, BUDGET, TOP = 400, 8_000, 5
+HEAD = [
+    Layer("identity", "You are a helpful assistant who knows the person well. " * 18, "identity.md"),
+    Layer("rules", "Keep the names as they are written. Answer in the language of the question. " * 11, "rules.md"),
+]
+Chat = list[tuple[str, str]]
+Change = Callable[[random.Random], int]
+
+
+def memory(number: int) -> Layer:
+    """A memory of about 80 tokens as it is sent, fence included."""
+    text = f"Fact {number}: " + "on that day the person said what mattered to them and why it did; " * 5
+    return Layer("memory", text[:271], f"memory:{number}", trust="outside", volatile=True)
+
+
+def recalled(change: Change) -> Iterator[list[Layer]]:
+    """The five memories of each turn; `change` says how many of them are new."""
+    rng, top, latest = random.Random(1), list(range(TOP)), TOP
+    while True:
+        yield [memory(number) for number in top]
+        new = change(rng)
+        top = [*top[new:], *range(latest, latest + new)]
+        latest += new
+
+
+def ledger_requests(chat: Chat, change: Change, layout: Any, low_water: float | None) -> Iterator[Context]:
+    ledger = Ledger(budget=BUDGET, layout=layout, low_water=low_water)
+    for (question, answer), memories in zip(chat, recalled(change), strict=False):
+        context = ledger.prepare([*HEAD, *memories], user=question)
+        ledger.sent(context)
+        ledger.append({"role": "assistant", "content": answer})
+        yield context
+
+
+def sliding_requests(chat: Chat, change: Change) -> Iterator[Context]:
+    """Memories before the history, the history cut to fit on every turn: what most chats do."""
+    history: list[dict[str, Any]] = []
+    for (question, answer), memories in zip(chat, recalled(change), strict=False):
+        yield assemble([*HEAD, *memories], history=history, user=question, budget=BUDGET)
+        history += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def tail_requests(chat: Chat, change: Change) -> Iterator[Context]:
+    """Memories right before the question and not kept; the history cut to half when it is full."""
+    history: list[dict[str, Any]] = []
+    for (question, answer), memories in zip(chat, recalled(change), strict=False):
+        tail = {"role": "user", "content": "\n".join(layer.text for layer in memories)}
+        context = assemble(HEAD, history=[*history, tail], user=question, budget=BUDGET)
+        if context.receipt.dropped.count:
+            context = assemble(HEAD, history=[*history, tail], user=question, budget=BUDGET / 2)
+            history = history[context.receipt.dropped.count :]
+            context = assemble(HEAD, history=[*history, tail], user=question, budget=BUDGET)
+        yield context
+        history += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def share(requests: Iterator[Context]) -> float:
+    """Tokens that stand in the common prefix with the request before, over all tokens sent."""
+    shared = total = 0
+    before: Context | None = None
+    for context in requests:
+        total += context.receipt.tokens
+        shared += explain(before, context).shared_tokens if before else 0
+        before = context
+    return shared / total
+
+
+def run() -> Section:
+    chats = _chats()
+    changes: dict[str, Change] = {"1–2 of 5 new": lambda rng: rng.choice([1, 2]), "all 5 new": lambda _: 5}
+    ways: dict[str, Callable[[Chat, Change], Iterator[Context]]] = {
+        "sliding window, memories before the history": sliding_requests,
+        "cut to half, memories at the tail": tail_requests,
+        "lamina strict": lambda c, n: ledger_requests(c, n, "strict", None),
+        "lamina ledger (default, low water 40 %)": lambda c, n: ledger_requests(c, n, "ledger", None),
+        "lamina ledger, low water 50 %": lambda c, n: ledger_requests(c, n, "ledger", 0.5),
+        "lamina ledger, low water 25 %": lambda c, n: ledger_requests(c, n, "ledger", 0.25),
+    }
+    rows: list[list[str]] = []
+    figures: dict[str, float] = {}
+    for name, way in ways.items():
+        row = [name]
+        for chat_name, turns in chats.items():
+            for change_name, change in changes.items():
+                say(f"prefix: {name}, {chat_name}, {change_name}")
+                value = share(way(turns, change))
+                row.append(f"{value:.3f}")
+                if "default" in name:
+                    figures[f"ledger {chat_name}, {change_name}"] = value
+        rows.append(row)
+    layer = sum(
+        estimate_message_tokens(f'<data-lamina source="memory:1">\n{memory(n).text}\n</data-lamina>') for n in range(5)
+    )
+    header = ["", *(f"{chat_name}: {change}" for chat_name in chats for change in changes)]
+    text = (
+        f"{TURNS} turns, budget {BUDGET:,}, five memories of {layer} tokens in all: the share of all tokens sent that "
+        "stood in the common prefix with the request before.\nTo reach on the mixed chat: ledger 0.90 with one or two "
+        "new, 0.80 with all five new.\nWith a low-water mark L, n new tokens a turn and a budget B the share is about "
+        "1 − 2n / ((1 − L²)·B): the lower the mark, the less is sent again, and the less history is left after a cut."
+        "\n\n"
+    )
+    return Section("The prompt cache: how much of a request is the one before", text + table(header, rows), figures)
+
+
+def _chats() -> dict[str, Chat]:
+    english, chinese = transcript("en", TURNS), transcript("zh", TURNS)
+    if english is None or chinese is None:
+        made = chat(2 * TURNS)
+        return {"made-up": [(made[n]["content"], made[n + 1]["content"]) for n in range(0, 2 * TURNS, 2)]}
+    mixed = [pair for both in zip(english[: TURNS // 2], chinese[: TURNS // 2], strict=False) for pair in both]
+    return {"mixed": mixed, "English": english, "Chinese": chinese}
