@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has figures, not examples
 WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
-LINKED = [*WRITTEN, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "errors"}
 SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.errors": errors}
@@ -35,7 +35,7 @@ FILES = {"toml"}  # `lamina.toml` is a file
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*lamina ")
-SHELL = 'set -o pipefail; lamina() { "$PYTHON" -m lamina "$@"; }; '
+SHELL = 'set -o pipefail; lamina() { "$PYTHON" -m lamina "$@"; }; python3() { "$PYTHON" "$@"; }; '
 
 
 @dataclass(frozen=True, slots=True)
