@@ -8,7 +8,7 @@ help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: .venv/run.stamp  ## set up, then assemble the shipped example and show its receipt
-	@$(BIN)/lamina context --project examples/novel --mode agent --budget 800
+	@$(BIN)/lamina context --project examples/novel --mode agent --budget 850
 
 test: .venv/dev.stamp  ## set up, then run all tests
 	$(BIN)/python -m pytest -n 2

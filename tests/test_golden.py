@@ -53,7 +53,7 @@ def anthropic() -> str:
 
 PAGES = {
     "novel": lambda: shown(assemble_files(Settings(budget=800), Sources.of_project(NOVEL), mode="agent")),
-    "novel.zh": lambda: shown(assemble_files(Settings(budget=5000, lang="zh"), Sources.of_project(NOVEL))),
+    "novel.zh": lambda: shown(assemble_files(Settings(budget=5000, prompt_lang="zh"), Sources.of_project(NOVEL))),
     "novel.anthropic": anthropic,
     "ledger": ledger_turns,
     "over_budget": lambda: shown(assemble([Layer("identity", "AI " * 50)], user="hello", budget=10)),

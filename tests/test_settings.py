@@ -30,7 +30,7 @@ def test_the_language_follows_the_locale_and_a_setting_wins(tmp_path: Path, loca
         ({"LAMINA_BUDGET": "-1"}, "LAMINA_BUDGET .* not '-1'"),
         ({"LAMINA_BUDGET": "nan"}, "LAMINA_BUDGET"),
         ({"LAMINA_BUDGET": "1.5"}, "LAMINA_BUDGET"),
-        ({"LAMINA_LAYOUT": "loose"}, "LAMINA_LAYOUT must be one of strict, ledger, not 'loose'"),
+        ({"LAMINA_GRAMMAR": "cohere"}, "LAMINA_GRAMMAR must be one of openai, anthropic, gemini, not 'cohere'"),
         ({"LAMINA_LANG": "fr"}, "LAMINA_LANG must be one of en, zh"),
     ],
 )

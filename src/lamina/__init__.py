@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # type checkers take it as true; importing `typing` for i
 if TYPE_CHECKING:
     from lamina.assembly.context import assemble
     from lamina.assembly.estimate import estimate_tokens
-    from lamina.assembly.fences import Fence, Prompt, system_hint
+    from lamina.assembly.fences import Fence, Hint, Prompt, system_hint
     from lamina.assembly.grammar import validate
     from lamina.assembly.ledger import Ledger
     from lamina.assembly.messages import build_llm_messages
@@ -29,7 +29,7 @@ __version__ = "0.1.0.dev1"
 _ROOMS = {
     "assembly.context": ("assemble",),
     "assembly.estimate": ("estimate_tokens",),
-    "assembly.fences": ("Fence", "Prompt", "system_hint"),
+    "assembly.fences": ("Fence", "Hint", "Prompt", "system_hint"),
     "assembly.grammar": ("validate",),
     "assembly.ledger": ("Ledger",),
     "assembly.messages": ("build_llm_messages",),
@@ -47,6 +47,7 @@ _ROOMS = {
 
 __all__ = [
     "Fence",
+    "Hint",
     "LaminaError",
     "Layer",
     "Ledger",

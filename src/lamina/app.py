@@ -92,7 +92,7 @@ def assemble_files(
         count=counter(settings.counter),
         tools=read_tools(sources.tools) if sources.tools else [],
         mark=mark,
-        lang="zh" if settings.lang == "zh" else "en",
+        lang=settings.prompt_lang,
     )
 
 

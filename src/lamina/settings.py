@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lamina.errors import SettingsError, shown
-from lamina.types import Grammar, Layout
+from lamina.types import Grammar, Lang
 
 FILE = "lamina.toml"
 
@@ -22,10 +22,11 @@ class Settings:
     """A file that replaces the shipped identity (P6)."""
     budget: int = 8_000
     counter: str = "cjk"
-    layout: Layout = "strict"
     grammar: Grammar = "openai"
     lang: str = ""
-    """`en` or `zh`; empty follows the locale."""
+    """What people read: `en` or `zh`; empty follows the locale."""
+    prompt_lang: Lang = "en"
+    """What the model reads: the headings in the prompt. Never the locale's: the same files give the same bytes."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -92,7 +93,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "identity": _text,
     "budget": _number,
     "counter": _text,
-    "layout": _one_of(*get_args(Layout)),
     "grammar": _one_of(*get_args(Grammar)),
     "lang": _one_of("", "en", "zh"),
+    "prompt_lang": _one_of(*get_args(Lang)),
 }

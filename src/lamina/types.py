@@ -14,6 +14,7 @@ Trust = Literal["operator", "user", "model", "outside"]
 Decision = Literal["kept", "cut", "dropped", "degraded"]
 Grammar = Literal["openai", "anthropic", "gemini"]
 Layout = Literal["strict", "ledger"]
+Lang = Literal["en", "zh"]
 
 LAYERS = (
     "identity",

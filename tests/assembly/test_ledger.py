@@ -43,6 +43,23 @@ def test_strict_is_the_plain_assembly_on_every_turn() -> None:
         history += [said("user", f"question {number}"), said("assistant", f"answer {number}")]
 
 
+def test_strict_takes_older_messages_in_again_when_there_is_room() -> None:
+    """A cut is of one request, not of the chat: after a turn with a large memory the history is as long as before."""
+    ledger, history = Ledger(budget=60), list[Any]()
+    for number in range(12):
+        layers = [*BASE, memory(1, "m" * 160)] if number == 4 else BASE
+        context = turn(ledger, layers, f"question {number}", "ok")
+        assert context.messages == assemble(layers, history=history, user=f"question {number}", budget=60).messages
+        history += [said("user", f"question {number}"), said("assistant", "ok")]
+
+
+def test_a_long_history_is_taken_in_step_by_step_not_copied_each_time() -> None:
+    """Work proportional to what is new, counted in entries that are held, not in seconds."""
+    ledger = Ledger(budget=100, history=[said(("user", "assistant")[n % 2], f"m {n}") for n in range(5_000)])
+    assert len(ledger._state.entries) == 0  # pyright: ignore[reportPrivateUsage] -- nothing is sent yet
+    assert len(ledger.prepare(BASE, user="q").messages) < 50
+
+
 def test_within_an_epoch_every_request_extends_the_one_before() -> None:
     ledger = Ledger(budget=100_000, layout="ledger")
     before = turn(ledger, [*BASE, memory(0)], "first")

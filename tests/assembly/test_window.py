@@ -153,7 +153,9 @@ def test_reported_usage_corrects_the_budget() -> None:
 
     naive, taught = window(), window()
     naive.fit()
-    taught.fit()
-    taught.observe(taught.tokens * 2)
+    fitted = taught.fit().tokens
+    taught.append(said("assistant", "an answer"))  # what comes in after the request has no part in it
+    taught.append(said("user", "next"))
+    taught.observe(fitted * 2)
     assert taught.fit().tokens <= 500 < naive.fit().tokens
     assert estimate_message_tokens("中文" * 20) == 30

@@ -147,3 +147,10 @@ def test_pictures_reach_each_grammar_in_its_own_form() -> None:
     parts = render(context, "gemini")["contents"][0]["parts"]
     assert parts[1] == {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
     assert parts[2] == {"fileData": {"fileUri": "https://example.com/a.webp", "mimeType": "image/webp"}}
+
+
+@pytest.mark.parametrize("grammar", ["anthropic", "gemini"])
+@pytest.mark.parametrize("words", ["", "  "])
+def test_a_user_without_words_is_a_clear_error(grammar: Grammar, words: str) -> None:
+    with pytest.raises(MessageError, match=f"{grammar} refuses a request without words of a user"):
+        render(assemble([Layer("identity", "AI")], user=words, budget=10), grammar)

@@ -74,12 +74,18 @@ def test_counters_are_chosen_by_name(counter: str) -> None:
 
 
 def test_it_speaks_chinese() -> None:
-    for text in (
-        output("context", "--project", NOVEL, "--lang", "zh"),
-        output("context", "--project", NOVEL, LANG="zh_CN"),
-    ):
-        assert "回执" in text
-        assert "可用工具补充说明" in output("context", "--project", NOVEL, "--lang", "zh", "--full")
+    assert "回执" in output("context", "--project", NOVEL, LANG="zh_CN.UTF-8")
+    text = output("context", "--project", NOVEL, "--lang", "zh", "--prompt-lang", "zh", "--full")
+    assert "回执" in text
+    assert "可用工具补充说明" in text
+
+
+def test_the_locale_never_changes_what_the_model_reads() -> None:
+    request = ("context", "--project", NOVEL, "--payload")
+    assert output(*request, LANG="zh_CN.UTF-8") == output(*request, LANG="en_US.UTF-8")
+
+
+def test_both_languages_have_every_text_and_help() -> None:
     assert "从文件组装上下文" in output("context", "--lang", "zh", "--help")
     assert "Examples:" in output("context", "--help")
 

@@ -27,7 +27,7 @@ def check_message(message: object, where: str) -> None:
     if role not in HISTORY_ROLES:
         hint = "system text belongs in system_prompt or in a layer" if role in ("system", "developer") else ""
         raise MessageError(
-            f"{where}.role is {shown(role)}, which is not a role",
+            f"{where}.role is {shown(role)}, which is not a role here",
             hint=hint or "roles are user, assistant and tool",
         )
     if "content" not in fields:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Literal
 
-from lamina.assembly.prompt import JOIN, Lang, segment_opening
+from lamina.assembly.prompt import JOIN, segment_opening
 from lamina.assembly.tokens import check_text
 from lamina.errors import PromptError, shown
+from lamina.types import Lang
 
 Kind = Literal["data", "layer"]
 DEFAULT_MARK = "lamina"
@@ -84,6 +85,9 @@ class Prompt:
     state: tuple[Hint, ...] = ()
 
     def render(self, mark: str = DEFAULT_MARK, lang: Lang = "en") -> str:
+        for part in (*self.data, *self.state):
+            if not isinstance(part, Fence | Hint):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+                raise PromptError(f"a prompt is made of Fence and Hint, not of {type(part).__name__}: {shown(part)}")
         for text, where in ((self.static, "the static instructions"), (self.tools, "the tool notes")):
             check_trusted(text, where, mark, lang)
         blocks = [self.static] if self.static.strip() else []
@@ -101,7 +105,7 @@ class Prompt:
 
 def check_mark(mark: str) -> str:
     if not MARK.fullmatch(mark):
-        raise PromptError(f"{shown(mark)} is not a mark", hint="4 to 32 of a-z and 0-9; see session_mark()")
+        raise PromptError(f"{shown(mark)} is not a mark", hint="a mark has 4 to 32 of a-z and 0-9")
     return mark
 
 
@@ -145,10 +149,18 @@ def guard_words(words: str, mark: str = DEFAULT_MARK) -> str:
     return words
 
 
-def system_hint(kind: str, body: str = "", /, *, data: Sequence[Fence] = (), **attributes: str | int) -> str:
+def system_hint(
+    kind: str,
+    body: str = "",
+    /,
+    *,
+    data: Sequence[Fence] = (),
+    mark: str = DEFAULT_MARK,
+    **attributes: str | int,
+) -> str:
     """A hint as text: `system_hint("tool_degraded", "…", tool="web_fetch")`."""
     pairs = tuple((name, str(value)) for name, value in attributes.items())
-    return Hint(kind, body, pairs, tuple(data)).render()
+    return Hint(kind, body, pairs, tuple(data)).render(mark)
 
 
 def _attributes(pairs: Iterable[tuple[str, str]]) -> str:

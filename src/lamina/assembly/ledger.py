@@ -11,24 +11,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lamina.assembly.checks import check_message
-from lamina.assembly.context import (
+from lamina.assembly.context import build_context
+from lamina.assembly.entries import (
     Entry,
     Head,
-    build_context,
     build_head,
     check_owner,
+    guarded,
     history_entry,
     left_out_segment,
     user_entry,
 )
 from lamina.assembly.fences import DEFAULT_MARK, Fence
 from lamina.assembly.messages import StartOn, check_start_on
-from lamina.assembly.prompt import Lang, ordered
+from lamina.assembly.prompt import check_lang, ordered
 from lamina.assembly.tokens import check_budget, estimate_message_tokens, per_request
 from lamina.assembly.window import CallTracker, check_low_water, room_for_history
 from lamina.errors import LayerError, MessageError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Layout, Span, text_hash
+from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Layout, Span, text_hash
 
 RETRIEVED = ("memory", "collected", "summary")
 """Layers that were looked up: one that is not looked up again has not become untrue, so nothing is said of it."""
@@ -36,7 +37,6 @@ UNORDERED = ("scenario",)
 """Layers whose change begins a new epoch: what follows them depends on them."""
 LOW_WATER = 0.4
 """How far a cut of the ledger goes down by default, as a share of the budget; why not 0.5: docs/benchmarks.md."""
-NOTHING = Dropped(0, 0)
 FIRST, CUT = "first request", "the window was cut"
 GONE = {"en": "This no longer applies.", "zh": "以上内容不再适用。"}
 
@@ -46,18 +46,17 @@ Update = tuple[Fence, Layer, str]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the model has seen so far. Entries and plain messages are of this epoch, side by side."""
+    """What the model has seen so far: the head and the entries of this epoch, and where in the log they begin."""
 
     epoch: int = 0
     reason: str = ""
     head: Head | None = None
     seen: Mapping[Key, Layer] = field(default_factory=dict[Key, Layer])
     entries: tuple[Entry, ...] = ()
-    plain: tuple[Entry, ...] = ()
-    """The same messages without the updates that were sent in front of them: what a new epoch starts from."""
+    start: int = 0
+    """How much of the log was left out before them."""
     tokens: int = 0
     """Of the entries."""
-    dropped: Dropped = NOTHING
 
 
 class Ledger:
@@ -79,6 +78,7 @@ class Ledger:
         if layout not in ("strict", "ledger"):
             raise LayerError(f"no layout named {shown(layout)}", hint="layouts are strict and ledger")
         check_start_on(start_on)
+        check_lang(lang)
         self.budget = check_budget(budget, "budget")
         self.layout: Layout = layout
         self.low_water = check_low_water(LOW_WATER if low_water is None and layout == "ledger" else low_water)
@@ -87,7 +87,11 @@ class Ledger:
         self._lang: Lang = lang
         self._state = State()
         self._calls = CallTracker()
-        self._pending: tuple[Context, State] | None = None
+        self._log: list[Entry] = []
+        """Every message without the updates that were sent in front of it: what an epoch starts from. Only appended."""
+        self._totals = [0]
+        """Tokens of the log before each place; never summed again."""
+        self._pending: tuple[Context, State, Entry | None] | None = None
         self._asked: str = ""
         for message in history:
             self._take(message)
@@ -112,28 +116,25 @@ class Ledger:
         Nothing changes until `sent`: a request whose sending failed is simply prepared again.
         """
         self._calls.check("the request")
-        state = self._state
-        reason = self._epoch_reason(state, layers, tools)
+        words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
+        reason = self._epoch_reason(layers, tools)
         if not reason:
-            proposal = self._extended(state, layers, user)
-            if self._cost(proposal) > self.budget:
-                reason = CUT
-            else:
-                return self._propose(proposal)
-        return self._propose(self._rebuilt(state, layers, tools, user, reason))
+            proposal = self._extended(layers, user, words)
+            if self._cost(proposal) <= self.budget:
+                return self._propose(proposal, words)
+            reason = CUT
+        return self._propose(self._rebuilt(layers, tools, words, reason), words)
 
     def sent(self, context: Context) -> None:
         """The request was sent: the model has seen it."""
         if self._pending is None or self._pending[0] is not context:
             raise MessageError("this is not the request that was prepared last", hint="prepare, send, sent")
-        state = self._pending[1]
-        source = f"history[{state.dropped.count + len(state.entries) - 1}]"
-        self._state = replace(
-            state,
-            entries=(*state.entries[:-1], _as_history(state.entries[-1], source)),
-            plain=(*state.plain[:-1], _as_history(state.plain[-1], source)),
-        )
-        self._pending, self._asked = None, ""
+        _, state, words = self._pending
+        if words is not None:
+            source = f"history[{len(self._log)}]"
+            self._keep(_as_history(words, source))
+            state = replace(state, entries=(*state.entries[:-1], _as_history(state.entries[-1], source)))
+        self._state, self._pending, self._asked = state, None, ""
 
     def append(self, message: AnyMessage) -> None:
         """Take in what came back: an answer, or the result of a tool."""
@@ -142,21 +143,23 @@ class Ledger:
         self._take(message)
 
     def _take(self, message: AnyMessage) -> None:
-        state = self._state
-        position = state.dropped.count + len(state.entries)
-        check_message(message, f"message {position}")
-        own = copy.deepcopy(dict(message))
-        entry = history_entry(own, f"history[{position}]", self._count, self._owner)
-        self._calls.take(own, f"message {position}")
+        where = f"message {len(self._log)}"
+        check_message(message, where)
+        own = guarded(copy.deepcopy(dict(message)), self._mark)
+        entry = history_entry(own, f"history[{len(self._log)}]", self._count, self._owner)
+        self._calls.take(own, where)
         self._pending = None
-        self._state = replace(
-            state,
-            entries=(*state.entries, entry),
-            plain=(*state.plain, entry),
-            tokens=state.tokens + entry.tokens,
-        )
+        self._keep(entry)
+        if self._state.head is not None:
+            state = self._state
+            self._state = replace(state, entries=(*state.entries, entry), tokens=state.tokens + entry.tokens)
 
-    def _epoch_reason(self, state: State, layers: Sequence[Layer], tools: Sequence[AnyTool]) -> str:
+    def _keep(self, entry: Entry) -> None:
+        self._log.append(entry)
+        self._totals.append(self._totals[-1] + entry.tokens)
+
+    def _epoch_reason(self, layers: Sequence[Layer], tools: Sequence[AnyTool]) -> str:
+        state = self._state
         if state.head is None:
             return FIRST
         if self._asked:
@@ -168,9 +171,12 @@ class Ledger:
         changed = [name for name in UNORDERED if _texts(state.seen.values(), name) != _texts(layers, name)]
         return f"the {changed[0]} changed" if changed else ""
 
-    def _extended(self, state: State, layers: Sequence[Layer], user: str | Sequence[Mapping[str, Any]] | None) -> State:
+    def _extended(
+        self, layers: Sequence[Layer], user: str | Sequence[Mapping[str, Any]] | None, words: Entry | None
+    ) -> State:
         """The request before, and after it only what is new."""
-        if user is None:
+        state = self._state
+        if user is None or words is None:
             return state
         now = ordered(layers)
         for layer in now:
@@ -178,15 +184,8 @@ class Ledger:
         updates = self._updates(state.seen, now)
         seen = {key: layer for key, layer in state.seen.items() if key in _keys(now) or layer.name in RETRIEVED}
         seen.update((_key(layer), layer) for layer in now)
-        entry = user_entry(user, self._count, self._owner, self._mark, updates)
-        plain = user_entry(user, self._count, self._owner, self._mark) if updates else entry
-        return replace(
-            state,
-            seen=seen,
-            entries=(*state.entries, entry),
-            plain=(*state.plain, plain),
-            tokens=state.tokens + entry.tokens,
-        )
+        entry = user_entry(user, self._count, self._owner, self._mark, updates) if updates else words
+        return replace(state, seen=seen, entries=(*state.entries, entry), tokens=state.tokens + entry.tokens)
 
     def _updates(self, seen: Mapping[Key, Layer], now: Sequence[Layer]) -> list[Update]:
         """What differs from what the model has seen."""
@@ -204,46 +203,41 @@ class Ledger:
                 updates.append((_fence(gone, "removed"), gone, "no longer applies"))
         return updates
 
-    def _rebuilt(
-        self,
-        state: State,
-        layers: Sequence[Layer],
-        tools: Sequence[AnyTool],
-        user: str | Sequence[Mapping[str, Any]] | None,
-        reason: str,
-    ) -> State:
+    def _rebuilt(self, layers: Sequence[Layer], tools: Sequence[AnyTool], words: Entry | None, reason: str) -> State:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
-        head = build_head(
-            layers, tools, count=self._count, owner=self._owner, mark=self._mark, lang=self._lang
-        )  # fmt: skip
-        if user is None:
-            turn = _last_user(state.plain)
-            before, current = state.plain[:turn], state.plain[turn:]
-        else:
-            before, current = state.plain, (user_entry(user, self._count, self._owner, self._mark),)
+        head = build_head(layers, tools, count=self._count, owner=self._owner, mark=self._mark, lang=self._lang)
+        turn = len(self._log) if words is not None else _last_user(self._log)
+        current = (words,) if words is not None else tuple(self._log[turn:])
         fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(self._count)
-        start = _cut_point(before, self.budget - fixed, self._start_on)
-        if start or reason == CUT:
-            start = _cut_point(before, room_for_history(self.budget, fixed, self.low_water), self._start_on)
-        gone = sum(entry.tokens for entry in before[:start])
-        entries = (*before[start:], *current)
+        start = self._cut_point(turn, self.budget - fixed)
+        if self.low_water is not None and (start or reason == CUT):
+            start = self._cut_point(turn, room_for_history(self.budget, fixed, self.low_water))
         return State(
-            epoch=state.epoch + (1 if self.layout == "ledger" or state.head is None else 0),
+            epoch=self._state.epoch + (1 if self.layout == "ledger" or self._state.head is None else 0),
             reason=reason,
             head=head,
             seen={_key(layer): layer for layer in ordered(layers)},
-            entries=entries,
-            plain=entries,
-            tokens=sum(entry.tokens for entry in entries),
-            dropped=Dropped(state.dropped.count + start, state.dropped.tokens + gone),
+            entries=(*self._log[start:turn], *current),
+            start=start,
+            tokens=fixed - head.tokens - per_request(self._count) + self._totals[turn] - self._totals[start],
         )
+
+    def _cut_point(self, end: int, room: float) -> int:
+        """Where in the log the longest legal suffix before `end` begins that costs at most `room`."""
+        start = at = end
+        while at and self._totals[end] - self._totals[at - 1] <= room:
+            at -= 1
+            role = self._log[at].message["role"]
+            if role != "tool" and (self._start_on is None or role == self._start_on):
+                start = at
+        return start
 
     def _cost(self, state: State) -> int:
         return (state.head.tokens if state.head else 0) + state.tokens + per_request(self._count)
 
-    def _propose(self, state: State) -> Context:
+    def _propose(self, state: State, words: Entry | None) -> Context:
         assert state.head is not None
-        dropped = state.dropped
+        dropped = Dropped(state.start, self._totals[state.start])
         why = "over the budget" if self.low_water is None else f"cut to {self.low_water:.0%} of the budget"
         source = f"history[0:{dropped.count}]"
         left_out = [left_out_segment(source, dropped.tokens, self._count, why)] if dropped.count else []
@@ -258,21 +252,8 @@ class Ledger:
             epoch=state.epoch,
             epoch_reason=state.reason,
         )
-        self._pending = (context, state)
+        self._pending = (context, state, words)
         return context
-
-
-def _cut_point(entries: Sequence[Entry], room: float, start_on: StartOn) -> int:
-    """Where the longest legal suffix that costs at most `room` begins. The entries came in one by one and checked."""
-    start, used = len(entries), 0
-    for index in range(len(entries) - 1, -1, -1):
-        used += entries[index].tokens
-        if used > room:
-            break
-        role = entries[index].message["role"]
-        if role != "tool" and (start_on is None or role == start_on):
-            start = index
-    return start
 
 
 def _last_user(entries: Sequence[Entry]) -> int:

@@ -108,12 +108,17 @@ def check_start_on(start_on: object) -> None:
         raise MessageError(f"start_on must be None or 'user', not {shown(start_on)}")
 
 
+def check_history(history: object) -> None:
+    if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
+        found = cast(object, history)
+        raise MessageError(f"history must be a list of messages, not {type(found).__name__}: {shown(found)}")
+
+
 def longest_suffix(
     history: Sequence[AnyMessage], room: float, count: Count, start_on: StartOn = None
 ) -> tuple[int, int]:
     """Where the longest legal suffix of `history` that costs at most `room` begins, and what it costs."""
-    if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError(f"history must be a list of messages, not {type(history).__name__}: {shown(history)}")
+    check_history(history)
     seed_count = count is estimate_message_tokens
     each = per_message(count)
     start, kept, used = len(history), 0, 0

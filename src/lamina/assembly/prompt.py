@@ -4,15 +4,14 @@ Joins and headings only. Text from outside is fenced (`fences`) before it comes 
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import get_args
 
 from lamina.assembly.tokens import check_text
 from lamina.errors import LayerError, shown
-from lamina.types import LAYERS, Layer
+from lamina.types import LAYERS, Lang, Layer, Trust
 
-Lang = Literal["en", "zh"]
-Mode = Literal["agent", "plan", "ask"]
 JOIN = "\n\n"
+TRUSTS = get_args(Trust)
 
 HEADINGS: dict[str, dict[str, str]] = {
     "tools": {"en": "Tool notes", "zh": "可用工具补充说明"},
@@ -68,14 +67,30 @@ def check_layer_text(text: object, where: str) -> None:
 
 def ordered(layers: Sequence[Layer]) -> list[Layer]:
     """The layers that have text, in the fixed order; those of one name keep the order they came in."""
+    if isinstance(layers, str) or not isinstance(layers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise LayerError(f"layers must be a list of Layer, not {type(layers).__name__}: {shown(layers)}")
     for number, layer in enumerate(layers):
-        if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise LayerError(f"layers[{number}] must be a Layer, not {type(layer).__name__}: {shown(layer)}")
-        if layer.name not in LAYERS:
-            raise LayerError(f"no layer named {shown(layer.name)}", hint=f"layers are {', '.join(LAYERS)}")
-        check_layer_text(layer.text, f"the layer {layer.name} from {layer.source}")
+        _check_layer(layer, f"layers[{number}]")
     kept = [layer for layer in layers if layer.text and not layer.text.isspace()]
     return sorted(kept, key=lambda layer: LAYERS.index(layer.name))
+
+
+def _check_layer(layer: Layer, where: str) -> None:
+    if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise LayerError(f"{where} must be a Layer, not {type(layer).__name__}: {shown(layer)}")
+    if layer.name not in LAYERS:
+        raise LayerError(f"{where}: no layer named {shown(layer.name)}", hint=f"layers are {', '.join(LAYERS)}")
+    if layer.trust not in TRUSTS:  # a slip here would leave text from outside without its fence
+        raise LayerError(f"{where}: no trust named {shown(layer.trust)}", hint=f"trust is {', '.join(TRUSTS)}")
+    if not isinstance(layer.source, str) or not isinstance(layer.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise LayerError(f"{where}: source and owner are text, not {shown(layer.source)} and {shown(layer.owner)}")
+    check_text(layer.source, f"{where}.source")
+    check_layer_text(layer.text, f"the layer {layer.name} from {layer.source}")
+
+
+def check_lang(lang: str) -> None:
+    if lang not in ("en", "zh"):
+        raise LayerError(f"no headings in the language {shown(lang)}", hint="languages are en and zh")
 
 
 def segment_opening(name: str, lang: Lang = "en") -> str:
@@ -89,8 +104,7 @@ def assemble_segments(
     """Static instructions, tool notes and runtime hints as one prompt (S1); the last two vanish when empty."""
     if isinstance(runtime_hints, str):
         raise LayerError("runtime_hints must be a list of texts, not one text", hint="put it into a list")
-    if lang not in ("en", "zh"):
-        raise LayerError(f"no headings in the language {shown(lang)}", hint="languages are en and zh")
+    check_lang(lang)
     hints = JOIN.join(hint for hint in runtime_hints if hint and not hint.isspace())
     pieces = [static]
     pieces += [segment_opening("tools", lang) + tool_notes] if tool_notes and not tool_notes.isspace() else []

@@ -73,7 +73,7 @@ def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segmen
     if (old.layer, old.source) not in now:
         return old, "it is gone from here"
     if known is None:
-        return segment, f"it is new here, where {old.layer} ({old.source}) stood"
+        return segment, "it is new here"
     return segment, f"it stands where {old.layer} ({old.source}) stood"
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from lamina.assembly.checks import check_message
-from lamina.assembly.context import Entry, build_context, build_head, history_entry, left_out_segment
-from lamina.assembly.fences import DEFAULT_MARK
+from lamina.assembly.context import build_context
+from lamina.assembly.entries import Entry, build_head, guarded, history_entry, left_out_segment
+from lamina.assembly.fences import DEFAULT_MARK, check_mark
 from lamina.assembly.messages import Messages, StartOn, check_start_on
-from lamina.assembly.prompt import Lang
 from lamina.assembly.tokens import (
     Calibration,
     check_budget,
@@ -26,7 +26,7 @@ from lamina.assembly.tokens import (
 )
 from lamina.errors import BudgetError, MessageError, OpenCallsError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Message
+from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Message
 
 
 def check_low_water(low_water: object) -> float | None:
@@ -98,8 +98,10 @@ class Window:
         self.low_water = check_low_water(low_water)
         check_start_on(start_on)
         layers = [Layer("identity", system, "system")] if isinstance(system, str) else system
+        check_mark(mark)
         self._head = build_head(layers, tools, count=count, owner=owner, mark=mark, lang=lang)
         self._count, self._start_on, self._owner = count, start_on, owner
+        self._mark = f"-{mark}"
         self._seed_count = count is estimate_message_tokens
         self._each, self._once = per_message(count), per_request(count)
         self._calls = CallTracker()
@@ -114,6 +116,8 @@ class Window:
         """Where the current turn begins: the last user message."""
         self._factor = 1.0
         self._calibration = Calibration()
+        self._fitted = 0
+        """What the last request cost by our own count."""
         for message in history:
             self.append(message)
 
@@ -127,6 +131,7 @@ class Window:
         try:
             role, content = message["role"], message["content"]
             plain = type(content) is str and len(message) == 2 and (role == "user" or role == "assistant")
+            plain = plain and self._mark not in content
         except (KeyError, TypeError):
             role, content, plain = "", "", False
         if plain and not self._calls.open:
@@ -137,8 +142,8 @@ class Window:
         else:
             check_message(message, f"message {position}")
             role = message["role"]
-            cost = content_tokens(message, self._count)
-            own = cast(Message, copy.deepcopy(dict(message)))
+            own = cast(Message, guarded(copy.deepcopy(dict(message)), self._mark[1:]))
+            cost = content_tokens(own, self._count)
         safe = role != "tool"
         if not plain or self._calls.open:
             self._calls.take(own, f"message {position}")
@@ -167,20 +172,22 @@ class Window:
 
     def observe(self, reported_tokens: int) -> None:
         """Correct the estimate by what the provider reports for the request that was fitted last."""
-        self._calibration = self._calibration.observe(estimated=self.tokens, reported=reported_tokens)
+        self._calibration = self._calibration.observe(estimated=self._fitted, reported=reported_tokens)
         self._factor = self._calibration.factor
 
     def fit(self) -> Messages:
         """The messages to send now: system, the history that fits, the current turn."""
         self._cut()
-        kept = self._messages[self._start - self._base :]
-        messages = [self._head.system.message, *kept] if self._head.system else kept
+        self._fitted = self.tokens
+        kept = [message.copy() for message in self._messages[self._start - self._base :]]
+        messages = [self._head.system.message.copy(), *kept] if self._head.system else kept
         dropped = self._dropped_tokens
         return Messages(messages, tokens=self.tokens, budget=self._budget, dropped=(self._start, lambda: dropped))
 
     def context(self) -> Context:
         """The same messages with their receipt."""
         self._cut()
+        self._fitted = self.tokens
         begin = self._start - self._base
         for index in range(len(self._messages) - 1, begin - 1, -1):
             if self._entries[index] is not None:

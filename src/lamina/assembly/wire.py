@@ -166,7 +166,9 @@ def _parted(context: Context, grammar: str) -> tuple[Spans, list[Segment], Seque
     """The spans of the system text, what must be left out, and the messages from the first one a user wrote."""
     pairs = list(zip(context.messages, context.spans, strict=True))
     system: Spans = pairs.pop(0)[1] if pairs and pairs[0][0]["role"] == "system" else ()
-    first = next((i for i, (message, spans) in enumerate(pairs) if _speaks(message, spans)), 0)
+    first = next((i for i, (message, spans) in enumerate(pairs) if _speaks(message, spans)), None)
+    if first is None:
+        raise MessageError(f"{grammar} refuses a request without words of a user", hint="the user's message is empty")
     reason = f"comes before the first words of the user, where {grammar} begins"
     gone = [span.segment._replace(decision="dropped", reason=reason) for _, spans in pairs[:first] for span in spans]
     return system, gone, pairs[first:]

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from lamina.app import Sources, assemble_files, render_request
 from lamina.cli.texts import texts
 from lamina.errors import InputError, shown
 from lamina.settings import Settings, load_settings
-from lamina.types import Grammar
 
 
 def add_context(app: typer.Typer, say: dict[str, str]) -> None:
@@ -39,8 +38,10 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         payload: Annotated[bool, opt("payload", "--payload")] = False,
         full: Annotated[bool, opt("full", "--full")] = False,
         lang: Annotated[str | None, opt("lang")] = None,
+        prompt_lang: Annotated[str | None, opt("prompt_lang", "--prompt-lang")] = None,
     ) -> None:
-        settings = _settings(budget=budget, counter=counter, grammar=grammar, lang=lang)
+        changes = {"counter": counter, "grammar": grammar, "lang": lang, "prompt_lang": prompt_lang}
+        settings = _settings(budget, changes)
         sources = Sources.of_project(project) if project else Sources()
         given = {"identity": identity, "rules": rules, "skill": skill, "memory": memory, "context": context}
         given |= {"tools": tools, "history": history}
@@ -60,28 +61,24 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
     app.command(help=say["context.help"], epilog=say["context.examples"])(context)
 
 
-def _settings(*, budget: str | None, counter: str | None, grammar: str | None, lang: str | None) -> Settings:
+def _settings(budget: str | None, changes: dict[str, str | None]) -> Settings:
     """The settings with what this call changes, checked like any other."""
-    changes = {"budget": budget, "counter": counter, "grammar": grammar, "lang": lang}
     settings = load_settings()
-    known = {"grammar": ("openai", "anthropic", "gemini"), "lang": ("en", "zh")}
+    known = {"grammar": ("openai", "anthropic", "gemini"), "lang": ("en", "zh"), "prompt_lang": ("en", "zh")}
     for name, allowed in known.items():
         value = changes[name]
         if value is not None and value not in allowed:
-            flag = "for" if name == "grammar" else name
+            flag = {"grammar": "for", "prompt_lang": "prompt-lang"}.get(name, name)
             raise InputError(f"--{flag} must be one of {', '.join(allowed)}, not {shown(value)}")
     values: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    if budget is not None:
-        try:
-            values["budget"] = int(budget)
-        except ValueError:
-            values["budget"] = _float(budget)
-    if grammar is not None:
-        values["grammar"] = cast(Grammar, grammar)
-    return replace(settings, **values)
+    return replace(settings, **values, **({} if budget is None else {"budget": _number(budget)}))
 
 
-def _float(budget: str) -> float:
+def _number(budget: str) -> float:
+    try:
+        return int(budget)
+    except ValueError:
+        pass
     try:
         return float(budget)
     except ValueError:

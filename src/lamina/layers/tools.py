@@ -31,11 +31,11 @@ class Tool:
     max_chars: int = MAX_CHARS
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise ToolError(
                 f"{shown(self.name)} cannot name a tool", hint="1 to 64 of A-Z, a-z, 0-9, _ and -, as providers want it"
             )
-        if not self.description.strip():
+        if not isinstance(self.description, str) or not self.description.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise ToolError(
                 f"the tool {self.name} has no description",
                 hint="say when to use it and what its limits are; the model chooses by it",

@@ -1,0 +1,204 @@
+"""What a request is made of, each piece with its origins, its cost and its JSON, made once and never again.
+
+`Head` is what stands before the history (tools and system message); an `Entry` is one message. The last gate on
+ownership and the guard on text that looks like lamina's own are here, because nothing is sent but what passes here.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lamina.assembly.checks import TOOL_NAME, check_message, fields_of
+from lamina.assembly.fences import DEFAULT_MARK, Fence, check_trusted, guard_words
+from lamina.assembly.prompt import JOIN, check_lang, ordered, segment_opening
+from lamina.assembly.tokens import compact, content_tokens, counter_name, per_message, text_tokens, tool_tokens
+from lamina.assembly.wire import openai_chunks
+from lamina.errors import OwnerError, ToolError, shown
+from lamina.ports import Count
+from lamina.types import AnyMessage, AnyTool, Lang, Layer, Message, Segment, Span, Trust, text_hash
+
+MESSAGE_TRUST: dict[str, Trust] = {"user": "user", "assistant": "model", "tool": "outside"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message with its origins, its cost and its JSON, a chunk for each origin: made once and never again."""
+
+    message: Message
+    spans: tuple[Span, ...]
+    tokens: int
+    chunks: tuple[bytes, ...]
+
+
+def make_entry(message: Message, spans: tuple[Span, ...]) -> Entry:
+    return Entry(message, spans, sum(span.segment.tokens for span in spans), openai_chunks(message, spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before the history: tools and the system message."""
+
+    tools: tuple[AnyTool, ...]
+    tool_segments: tuple[Segment, ...]
+    system: Entry | None
+    stable: int
+    tokens: int
+
+
+def build_head(
+    layers: Sequence[Layer],
+    tools: Sequence[AnyTool] = (),
+    *,
+    count: Count,
+    owner: str | None = None,
+    mark: str = DEFAULT_MARK,
+    lang: Lang = "en",
+) -> Head:
+    """Tools and system message from their layers, each with its segment."""
+    check_lang(lang)
+    name = counter_name(count)
+    tool_segments = _tool_segments(tools, count)
+    spans: list[Span] = []
+    stable = 0
+    kept = ordered(layers)
+    for number, layer in enumerate(kept):
+        check_owner(layer, owner)
+        opens = layer.name in ("tools", "state") and (number == 0 or kept[number - 1].name != layer.name)
+        text = (
+            (JOIN if number else "")
+            + (segment_opening(layer.name, lang) if opens else "")
+            + layer_text(layer, mark, lang)
+        )
+        tokens = text_tokens(text, count) + (0 if number else per_message(count))
+        reason = "fenced: text from outside" if layer.trust == "outside" else "layer"
+        spans.append(
+            Span(text, Segment(layer.name, layer.source, text_hash(layer.text), layer.owner, layer.trust, tokens, name,
+                               "kept", reason))
+        )  # fmt: skip
+        if not layer.volatile and stable == number:
+            stable = number + 1
+    text = "".join(span.text or "" for span in spans)
+    system = make_entry({"role": "system", "content": text}, tuple(spans)) if spans else None
+    tokens = (system.tokens if system else 0) + sum(segment.tokens for segment in tool_segments)
+    return Head(tuple(tools), tuple(tool_segments), system, stable, tokens)
+
+
+def layer_text(layer: Layer, mark: str, lang: Lang) -> str:
+    """A layer's text as it is sent: fenced when it comes from outside, else as it is."""
+    if layer.trust == "outside":
+        return Fence(layer.text, layer.source).render(mark)
+    check_trusted(layer.text, f"the layer {layer.name} of {layer.source}", mark, lang)
+    return layer.text
+
+
+def check_owner(layer: Layer, owner: str | None) -> None:
+    """The last gate: what belongs to somebody else does not go out."""
+    if layer.owner is not None and layer.owner != owner:
+        raise OwnerError(
+            f"the layer {layer.name} from {layer.source} belongs to {shown(layer.owner)}, the turn to {shown(owner)}",
+            hint="this is a bug in whatever gathered the layers; nothing was sent",
+        )
+
+
+def _tool_segments(tools: Sequence[AnyTool], count: Count) -> list[Segment]:
+    """A segment for each tool. What a counter adds once for all tools is in the first one's tokens."""
+    for number, tool in enumerate(tools):
+        _check_tool(tool, f"tools[{number}]")
+    costs = [tool_tokens([tool], count) for tool in tools]
+    shared = sum(costs) - tool_tokens(tools, count)
+    segments: list[Segment] = []
+    for number, (tool, cost) in enumerate(zip(tools, costs, strict=True)):
+        if number:
+            take = shared // (len(tools) - number)
+            cost, shared = cost - take, shared - take
+        source, version = f"tool:{tool['function']['name']}", text_hash(compact(tool))
+        segments.append(
+            Segment("tools", source, version, None, "operator", cost, counter_name(count), "kept", "schema")
+        )
+    return segments
+
+
+def _check_tool(tool: object, where: str) -> None:
+    function = fields_of((fields_of(tool) or {}).get("function")) or {}
+    name, description = function.get("name"), function.get("description")
+    if not isinstance(name, str) or not isinstance(description, str):
+        raise ToolError(
+            f"{where} has no name and description: {shown(tool)}",
+            hint='{"type": "function", "function": {"name": …, "description": …, "parameters": …}}',
+        )
+    if not TOOL_NAME.fullmatch(name):
+        raise ToolError(
+            f"{where} is named {shown(name)}", hint="1 to 64 of A-Z, a-z, 0-9, _ and -, as providers want it"
+        )
+
+
+def guarded(message: AnyMessage, mark: str) -> AnyMessage:
+    """A user's message whose words cannot pass for an update; nearly always the message itself."""
+    content: object = message.get("content") if message.get("role") == "user" else None
+    if isinstance(content, str):
+        safe = guard_words(content, mark)
+        return message if safe is content else {**message, "content": safe}
+    if isinstance(content, list | tuple):
+        given = cast(Sequence[object], content)
+        parts = [_guarded_part(part, mark) for part in given]
+        same = all(part is safe for part, safe in zip(given, parts, strict=True))
+        return message if same else {**message, "content": parts}
+    return message
+
+
+def _guarded_part(part: object, mark: str) -> object:
+    fields = fields_of(part)
+    text = fields.get("text") if fields else None
+    if fields is None or not isinstance(text, str):
+        return part
+    safe = guard_words(text, mark)
+    return part if safe is text else {**fields, "text": safe}
+
+
+def user_entry(
+    user: str | Sequence[Mapping[str, Any]],
+    count: Count,
+    owner: str | None,
+    mark: str = DEFAULT_MARK,
+    updates: Sequence[tuple[Fence, Layer, str]] = (),
+) -> Entry:
+    """The user's message; updates that stand in front of the words are spans of their own."""
+    check_message({"role": "user", "content": user}, "user")
+    words = guarded({"role": "user", "content": user if isinstance(user, str) else list(user)}, mark)
+    content: str | list[Any] = words["content"]
+    each, name = per_message(count), counter_name(count)
+    spans: list[Span] = []
+    for fence, layer, reason in updates:
+        text = fence.render(mark) + (JOIN if isinstance(content, str) else "")
+        tokens = text_tokens(text, count) + (0 if spans else each)
+        version = text_hash(layer.text)
+        segment = Segment(layer.name, layer.source, version, layer.owner, layer.trust, tokens, name, "kept", reason)
+        spans.append(Span(text, segment))
+    tokens = content_tokens(words, count) + (0 if spans else each)
+    version = text_hash(content if isinstance(content, str) else compact(content))
+    last = Segment("user", "user", version, owner, "user", tokens, name, "kept", "the newest message")
+    if isinstance(content, str):
+        whole: Any = "".join(span.text or "" for span in spans) + content
+        return make_entry({"role": "user", "content": whole}, (*spans, Span(content, last)))
+    whole = [*({"type": "text", "text": span.text} for span in spans), *content]
+    return make_entry({"role": "user", "content": whole}, (*spans, Span(None, last)))
+
+
+def history_entry(
+    message: AnyMessage, source: str, count: Count, owner: str | None, tokens: int | None = None
+) -> Entry:
+    """A message of the history: one origin, one chunk. With `tokens` it has been checked and counted before."""
+    if tokens is None:
+        check_message(message, source)
+        tokens = content_tokens(message, count) + per_message(count)
+    chunk = f",{compact(message)}".encode()
+    version = hashlib.sha256(chunk[1:]).hexdigest()
+    trust, name = MESSAGE_TRUST[message["role"]], counter_name(count)
+    segment = Segment("history", source, version, owner, trust, tokens, name, "kept", "fits the budget")
+    return Entry(cast(Message, message), (Span(None, segment),), tokens, (chunk,))
+
+
+def left_out_segment(source: str, tokens: int, count: Count, reason: str) -> Segment:
+    """One segment without bytes for all the history that was left out."""
+    return Segment("history", source, "", None, "user", tokens, counter_name(count), "dropped", reason)
