@@ -88,7 +88,7 @@ def _plot(times: dict[str, dict[int, float]], path: Path) -> None:
     pyplot: Any = importlib.import_module("matplotlib.pyplot")  # only in the bench environment
     pyplot.rcParams.update({"text.color": "#888", "axes.labelcolor": "#888", "xtick.color": "#888", "svg.hashsalt": "l",
                             "ytick.color": "#888", "axes.edgecolor": "#888", "svg.fonttype": "none"})  # fmt: skip
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    figure, axes = pyplot.subplots(figsize=(9.5, 4.5))
     for name, taken in times.items():
         own = name in ("lamina", "hand-written loop")
         colour = {"lamina": "#0a9396", "hand-written loop": "#ee9b00"}.get(name)
@@ -96,6 +96,6 @@ def _plot(times: dict[str, dict[int, float]], path: Path) -> None:
                   linewidth=2.5 if own else 1)  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="messages in the history", ylabel="CPU ms for one fit")
     axes.grid(alpha=0.2)
-    axes.legend(fontsize=7, framealpha=0, labelcolor="#888")
+    axes.legend(fontsize=7, framealpha=0, labelcolor="#888", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, transparent=True, metadata={"Date": None})
