@@ -8,7 +8,12 @@ SEED, OWN, PEER = 20261115, 20_000, 1_000
 
 def run() -> Section:
     rows: list[fuzz.Row] = []
-    for name, count in (("lamina", OWN), ("naive", OWN), *((p.name, PEER) for p in peers.load() if p.tools)):
+    for name, count in (
+        ("lamina", OWN),
+        ("naive", OWN),
+        (fuzz.SAME, PEER),
+        *((p.name, PEER) for p in peers.load() if p.tools),
+    ):
         say(f"grammar: {name}")
         rows.append(fuzz.run(name, count, SEED))
     text = (
@@ -16,6 +21,7 @@ def run() -> Section:
         "orphan tool result, a call without its result). *question lost*: the user's newest message is gone.\n"
         "*naive* is the hand-written loop, the bug the fuzzer must find. lamina's results also go through the "
         "Anthropic and Gemini grammars and must tile;\none in ten of its histories is broken on purpose and must "
-        f"be refused or come out valid. `make fuzz` runs a million.\n\n{fuzz.table(rows)}"
+        "be refused or come out valid. The peers get plain histories and budgets that hold at least the system prompt "
+        f"and the question. `make fuzz` runs a million.\n\n{fuzz.table(rows)}"
     )
     return Section("Requests that a provider would refuse", text, {"lamina invalid": float(rows[0].invalid)})
