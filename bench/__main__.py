@@ -71,12 +71,16 @@ def _version(package: str) -> str:
 def _report(stored: dict[str, Any]) -> str:
     parts = [
         "# Benchmarks\n\nMade by `make bench`; do not edit. `make bench ROW=trim` runs one row.\nAll sides of a row "
-        "ran in one run on the same machine with the same messages; read the ratios, not the times.\n"
+        "ran in one run on the same machine with the same messages; read the ratios, not the times.\nRows on real "
+        "chats read the folder named by `LAMINA_BENCH_DATA`, which is not part of this repository; without it they say so.\n"
     ]
     for name in ROWS:
         if name in stored:
             row = stored[name]
-            versions = ", ".join(f"{p} {v}" for p, v in row["versions"].items())
+            shown = [
+                f"{p} {v}" for p, v in row["versions"].items() if p in row["text"] or p in ("lamina", "splintr-rs")
+            ]
+            versions = ", ".join(shown)
             parts.append(
                 f"## {row['title']}\n\n{row['text']}\n\n"
                 f"<sub>`make bench ROW={name}` · {row['date']} · {row['machine']} · {versions}</sub>\n"

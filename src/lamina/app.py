@@ -1,7 +1,9 @@
 """The only place that builds things: it reads files and settings and hands values to the rooms."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +11,7 @@ from typing import Any, cast
 from lamina.assembly.checks import check_message, fields_of
 from lamina.assembly.context import assemble
 from lamina.assembly.estimate import estimate_tokens
+from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
@@ -17,7 +20,7 @@ from lamina.layers.tools import Tool, ToolRegistry
 from lamina.ports import Count
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.settings import Settings
-from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, Trust
+from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt
 
 IDENTITY = Path(__file__).parent / "data" / "identity.md"
 MAX_LAYER_BYTES = 256 * 1024
@@ -35,6 +38,7 @@ FILES = {
 }
 """What the files of a project folder are called."""
 HISTORIES = ("history.json", "history.jsonl")
+TOOL_FORM = '[{"type": "function", "function": {"name": …, "description": …, "parameters": …}}, …]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,15 @@ class Sources:
     def of_project(folder: Path) -> "Sources":
         """The files that a folder has, by their usual names."""
         if not folder.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}", hint="give a folder with identity.md, rules.md, …")
-        found = {name: folder / file for name, file in FILES.items() if (folder / file).exists()}
-        histories = [folder / file for file in HISTORIES if (folder / file).exists()]
+            what = "is not a folder" if folder.exists() else "is not there"
+            raise InputError(f"{str(folder)!r} {what}", hint="give a folder with identity.md, rules.md, …")
+        found = {name: folder / file for name, file in FILES.items() if os.path.lexists(folder / file)}
+        histories = [folder / file for file in HISTORIES if os.path.lexists(folder / file)]
+        for path in (*found.values(), *histories):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"{str(path)!r} is a link out of the project", hint="name such a file by its own option"
+                )
         if len(histories) > 1:
             raise InputError(f"{folder} has both {' and '.join(HISTORIES)}", hint="keep one of them")
         if not found and not histories:
@@ -76,16 +86,18 @@ def counter(name: str) -> Count:
 
 
 def assemble_files(
-    settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = "lamina"
+    settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = DEFAULT_MARK
 ) -> Context:
     """A context from files. A file that was named and cannot be read stops everything."""
     if user is None:
         if sources.user is None:
             raise InputError("there is no user message", hint='give one: lamina context "…"')
         user = read_text(sources.user).strip("\n")
+    if not user.strip():
+        raise InputError("the user message is empty", hint='give one: lamina context "…"')
     history = read_history(sources.history) if sources.history else []
     return assemble(
-        gather(settings, sources, mode),
+        gather(settings, sources, mode, mark),
         history=history,
         user=user,
         budget=settings.budget,
@@ -102,10 +114,10 @@ def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], 
     return json.loads(receipt.payload), receipt
 
 
-def gather(settings: Settings, sources: Sources, mode: str) -> list[Layer]:
+def gather(settings: Settings, sources: Sources, mode: str, mark: str = DEFAULT_MARK) -> list[Layer]:
     """The layers, each from its file."""
     identity = sources.identity or (Path(settings.identity) if settings.identity else IDENTITY)
-    layers = [file_layer("identity", identity)]
+    layers = [file_layer("identity", identity, mark)]
     for name, path in (("rules", sources.rules), ("skill", sources.skill), ("context", sources.context)):
         layers += [file_layer(name, path)] if path else []
     hint = mode_hint(mode)
@@ -115,7 +127,8 @@ def gather(settings: Settings, sources: Sources, mode: str) -> list[Layer]:
         registry = ToolRegistry(*(Tool(function["name"], function["description"]) for function in functions))
         layers.append(registry.layer())
     if sources.memory:
-        facts = [fact.strip("\n") for fact in read_text(sources.memory).split("\n\n") if fact.strip()]
+        paragraphs = re.split(r"\r?\n[ \t]*\r?\n", read_text(sources.memory))
+        facts = [fact.strip("\r\n") for fact in paragraphs if fact.strip()]
         layers += [
             Layer("memory", fact, f"{sources.memory.name}#{number}", trust="outside", volatile=True)
             for number, fact in enumerate(facts, 1)
@@ -123,33 +136,33 @@ def gather(settings: Settings, sources: Sources, mode: str) -> list[Layer]:
     return layers
 
 
-def file_layer(name: str, path: Path, trust: Trust = "operator") -> Layer:
-    source = "lamina/identity.md" if path == IDENTITY else path.name
-    return Layer(name, read_text(path).strip("\n"), source, trust=trust, volatile=name == "context")
+def file_layer(name: str, path: Path, mark: str = DEFAULT_MARK) -> Layer:
+    text = read_text(path).strip("\n")
+    if path == IDENTITY:  # the shipped one tells the model by which tags to know lamina's own words
+        return Layer(name, text.replace("{mark}", mark), "lamina/identity.md")
+    return Layer(name, text, path.name, volatile=name == "context")
 
 
 def read_text(path: Path, limit: int = MAX_LAYER_BYTES) -> str:
     """A whole file as text: a regular file of bounded size, strict UTF-8, a BOM dropped."""
     try:
         if not path.is_file():
-            raise InputError(
-                f"{str(path)!r} is {'not a regular file' if path.exists() else 'not there'}", hint="check the path"
-            )
-        size = path.stat().st_size
-        if size > limit:
-            raise InputError(
-                f"{str(path)!r} has {size:,} bytes, at most {limit:,} are read", hint="shorten or split it"
-            )
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{str(path)!r} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}",
-            hint="save it as UTF-8",
-        ) from None
+            what = "not a regular file" if path.exists() else "not there"
+            raise InputError(f"{str(path)!r} is {what}", hint="check the path")
+        with path.open("rb") as file:
+            raw = file.read(limit + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(path)!r} cannot be read: {why}", hint="check the path and its permissions") from None
+    if len(raw) > limit:
+        raise InputError(f"{str(path)!r} is too large: at most {limit:,} bytes are read", hint="shorten or split it")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start} is 0x{raw[error.start]:02x}"
+        raise InputError(f"{str(path)!r} is not UTF-8: {place}", hint="save it as UTF-8") from None
 
 
 def read_history(path: Path) -> list[AnyMessage]:
@@ -160,11 +173,11 @@ def read_history(path: Path) -> list[AnyMessage]:
         messages = [parse_json(line, f"{path.name} line {number}") for number, line in rows]
         places = [f"{path.name} line {number}" for number, _ in rows]
     else:
-        value = parse_json(text, path.name)
-        value = cast(Mapping[str, Any], value).get("messages") if isinstance(value, Mapping) else value
+        found = parse_json(text, path.name)
+        value: Any = (fields_of(found) or {}).get("messages", found)
         if not isinstance(value, list):
             raise InputError(
-                f"{path.name} holds {shown(value)}, not a list of messages",
+                f"{path.name} holds {shown(cast(object, value))}, not a list of messages",
                 hint='[{"role": "user", "content": "…"}, …]',
             )
         messages = cast("list[Any]", value)
@@ -177,11 +190,13 @@ def read_history(path: Path) -> list[AnyMessage]:
 def read_tools(path: Path) -> Sequence[AnyTool]:
     value = parse_json(read_text(path), path.name)
     if not isinstance(value, list):
-        raise InputError(f"{path.name} holds {shown(value)}, not a list of tools")
+        raise InputError(f"{path.name} holds {shown(value)}, not a list of tools", hint=TOOL_FORM)
     for number, tool in enumerate(cast("list[object]", value)):
         function = fields_of((fields_of(tool) or {}).get("function")) or {}
         if not all(isinstance(function.get(key), str) for key in ("name", "description")):
-            raise InputError(f"{path.name}: tools[{number}] has no function with name and description: {shown(tool)}")
+            raise InputError(
+                f"{path.name}: tools[{number}] has no function with name and description: {shown(tool)}", hint=TOOL_FORM
+            )
     return cast("list[AnyTool]", value)
 
 
@@ -195,10 +210,14 @@ def parse_json(text: str, where: str) -> Any:
         near = text[max(0, error.pos - 20) : error.pos + 20]
         raise InputError(
             f"{where} is not JSON: {error.msg} at line {error.lineno} column {error.colno}, near {shown(near)}",
-            hint="each line of a .jsonl is one JSON object" if "line" in where else "",
+            hint="each line of a .jsonl is one JSON object"
+            if " line " in where
+            else "a history is a JSON list of messages",
         ) from None
     except MessageError as error:
         raise InputError(f"{where} is not JSON: {error.message}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise InputError(f"{where} cannot be read: {error}", hint="write a shorter number") from None
 
 
 def _no_constant(name: str) -> Any:

@@ -6,6 +6,7 @@ LaminaError
 │   └── OpenCallsError a tool call still waits for its result
 ├── PromptError        text that would blur the structure of the prompt
 ├── LayerError         a layer that is unknown, of a wrong type or cannot be read
+│   └── InstructionsError a file of instructions or rules that is missing, unreadable or not to be trusted
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
 ├── ToolError          a tool that cannot be registered
@@ -56,6 +57,16 @@ class LayerError(LaminaError, ValueError):
     status = 400
 
 
+class InstructionsError(LayerError):
+    """`path` is the file to check. It lies on our side of the wire, so no client is to blame for it."""
+
+    status = 500
+
+    def __init__(self, message: str, *, hint: str = "", path: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
 class OwnerError(LaminaError):
     exit_code = 3
     status = 403
@@ -85,7 +96,7 @@ def shown(value: object, limit: int = 80) -> str:
     """A value as an error message shows it: its repr, shortened, never failing."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError):
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

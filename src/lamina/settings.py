@@ -1,7 +1,8 @@
 """Settings: `lamina.toml` and the environment in, one frozen value out. The only place that reads the environment."""
 
-import math
 import os
+import re
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from lamina.errors import SettingsError, shown
 from lamina.types import Grammar, Lang
 
 FILE = "lamina.toml"
+MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def load_settings(folder: Path | None = None, environ: Mapping[str, str] | None 
             raise SettingsError(f"{FILE} sets {name!r}, which is no setting", hint=f"known: {', '.join(_READERS)}")
         values[name], origin[name] = _READERS[name](value, f"{FILE}: {name}"), FILE
         if name == "identity" and value:
-            values[name] = str(folder / values[name])
+            values[name] = _inside(folder, values[name], f"{FILE}: {name}")
     for name, read in _READERS.items():
         variable = f"LAMINA_{name.upper()}"
         if variable in environ:
@@ -54,12 +56,37 @@ def load_settings(folder: Path | None = None, environ: Mapping[str, str] | None 
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    """The settings file: regular, small, UTF-8, TOML; nothing else is waited for or read."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path.name} cannot be read: {error}", hint="mend it or move it away") from None
+    except OSError as error:
+        raise SettingsError(f"{path.name} cannot be read: {error.strerror}", hint="mend it or move it away") from None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise SettingsError(f"{path.name} is not a regular file", hint="move it away")
+        raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise SettingsError(f"{path.name} has more than {MAX_BYTES:,} bytes", hint="settings are a few lines")
+    try:
+        return tomllib.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start} is 0x{raw[error.start]:02x}"
+        raise SettingsError(f"{path.name} is not UTF-8: {place}", hint="save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path.name} is not TOML: {error}", hint="mend it or move it away") from None
+
+
+def _inside(folder: Path, name: str, where: str) -> str:
+    """A file beside the settings: a repository's own settings must not read files elsewhere into the prompt."""
+    path = os.path.realpath(folder / name)
+    if not path.startswith(os.path.realpath(folder) + os.sep):
+        raise SettingsError(
+            f"{where} is {shown(name)}, which leads out of the folder",
+            hint="name a file in it, or set the variable LAMINA_IDENTITY",
+        )
+    return path
 
 
 def _text(value: object, where: str) -> str:
@@ -69,15 +96,11 @@ def _text(value: object, where: str) -> str:
 
 
 def _number(value: object, where: str) -> int:
-    try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0 or number != int(number):
-        raise SettingsError(
-            f"{where} must be a whole number of at least 0, not {shown(value)}", hint="for example 8000"
-        )
-    return int(number)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
+        return int(value)
+    raise SettingsError(f"{where} must be a whole number of at least 0, not {shown(value)}", hint="for example 8000")
 
 
 def _one_of(*known: str) -> Callable[[object, str], str]:

@@ -202,7 +202,7 @@ class Receipt:
         """For people to read: a bar for each layer, then a line for each segment."""
         over = ", OVER BUDGET" if self.over_budget else ""
         lines = [
-            f"{self.tokens} of {self.budget:g} tokens ({self.counter}), {self.size} bytes, "
+            f"{self.tokens} of {_short(self.budget)} tokens ({self.counter}), {self.size} bytes, "
             f"{self.grammar}, {self.layout} layout, sha256 {self.hash[:12]}{over}"
         ]
         for layer, (sent, left_out) in self.by_layer().items():
@@ -243,6 +243,10 @@ class Context:
     @property
     def payload(self) -> bytes:
         return self.receipt.payload
+
+
+def _short(number: float) -> str:
+    return f"{number:g}" if abs(number) < 1e15 else "more than 10^15"
 
 
 def text_hash(text: str) -> str:

@@ -43,7 +43,10 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("anthropic", "the first message", lambda r: r["messages"].pop(0)),
     ("anthropic", "the last message", lambda r: r["messages"].pop()),
     ("anthropic", "is not a role", lambda r: r["messages"][0].update(role="tool")),
-    ("anthropic", "two messages of one side", lambda r: r["messages"].insert(0, r["messages"][0])),
+    ("anthropic", "two are named 'find'", lambda r: r["tools"].append(r["tools"][0])),
+    ("openai", "two are named 'find'", lambda r: r["tools"].append(r["tools"][0])),
+    ("openai", "without its type", lambda r: r["tools"][0].pop("type")),
+    ("openai", "without text or url", lambda r: r["messages"][0].update(content=[{"type": "text"}])),
     ("anthropic", "content is empty", lambda r: r["messages"][0].update(content=[])),
     ("anthropic", "results ['y'] for the calls ['x', 'y']", lambda r: r["messages"][2]["content"].pop(0)),
     ("anthropic", "something stands before", lambda r: r["messages"][2]["content"].insert(0, TEXT)),
@@ -88,7 +91,9 @@ def test_one_broken_thing_is_found(grammar: Any, problem: str, damage: Break) ->
 
 
 @pytest.mark.parametrize("grammar", ["openai", "anthropic", "gemini"])
-@pytest.mark.parametrize("odd", [{}, {"messages": 3, "contents": "x"}, {"messages": [None, 3], "contents": [None]}])
+@pytest.mark.parametrize(
+    "odd", [{}, [], None, "x", {"messages": 3, "contents": "x"}, {"messages": [None, 3], "contents": [None]}]
+)
 def test_nonsense_is_reported_not_raised(grammar: str, odd: Any) -> None:
     assert validate(odd, grammar)
 

@@ -148,6 +148,31 @@ def test_a_request_that_was_not_sent_leaves_the_update_due() -> None:
         ledger.sent(again)
 
 
+def test_a_forgotten_sent_is_said_at_once() -> None:
+    ledger = Ledger(budget=1000)
+    with pytest.raises(MessageError, match="nothing was sent yet"):
+        ledger.append(said("assistant", "a"))
+    ledger.prepare(BASE, user="q")
+    with pytest.raises(MessageError, match="prepared and not marked as sent"):
+        ledger.append(said("assistant", "a"))
+
+
+def test_layers_that_cannot_be_told_apart_are_refused_where_it_matters() -> None:
+    twins = [Layer("rules", "Never use the word rain."), Layer("rules", "Be brief.")]
+    assert "rain" in Ledger(budget=1000).prepare(twins, user="q").system
+    with pytest.raises(LayerError, match="two layers named rules come from 'code'"):
+        Ledger(budget=1000, layout="ledger").prepare(twins, user="q")
+
+
+def test_the_history_can_be_read_and_goes_on_elsewhere() -> None:
+    ledger = Ledger(budget=1000, layout="ledger")
+    turn(ledger, BASE, "one")
+    turn(ledger, [*BASE, memory(1)], "two")
+    assert [m["content"] for m in ledger.history] == ["one", "ok", "two", "ok"]
+    again = Ledger(budget=1000, history=ledger.history).prepare(BASE, user="three")
+    assert [m["content"] for m in again.messages[1:]] == ["one", "ok", "two", "ok", "three"]
+
+
 def test_a_tool_loop_extends_the_request_of_the_turn() -> None:
     call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     for layout in ("strict", "ledger"):

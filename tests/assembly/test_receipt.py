@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina import Layer, assemble, exact_counter, explain
+from lamina import Layer, assemble, encode, exact_counter, explain
 from lamina.assembly.receipt import common_prefix
+from lamina.errors import MessageError
 from tests.histories import said
 
 LAYERS = [
@@ -116,6 +118,26 @@ def test_explain_says_new_gone_cut_and_added() -> None:
     difference = explain(build(), build(history=grown, user="还有？"))
     assert difference.extends
     assert difference.reason == "added to the end"
+
+
+def test_the_moving_cache_mark_of_anthropic_is_no_change() -> None:
+    before = build()
+    after = build(history=[*HISTORY, said("user", "他的性格？"), said("assistant", "冷静")], user="还有？")
+    difference = explain(encode(before, "anthropic"), encode(after, "anthropic"))
+    assert difference.extends
+    assert difference.shared_tokens == before.receipt.tokens
+    changed = build([LAYERS[0], Layer("rules", "other", "rules.md"), LAYERS[2]])
+    found = explain(encode(before, "anthropic"), encode(changed, "anthropic"))
+    a, b = encode(before, "anthropic").payload, encode(changed, "anthropic").payload
+    assert found.layer == "rules"
+    assert found.byte is not None
+    assert a[: found.byte] == b[: found.byte]
+    assert a[found.byte] != b[found.byte]
+
+
+def test_explain_takes_receipts_and_contexts_only() -> None:
+    with pytest.raises(MessageError, match="not 'b'"):
+        explain("a", "b")  # pyright: ignore[reportArgumentType] -- on purpose
 
 
 CHUNKS = st.lists(st.binary(max_size=4), max_size=6)

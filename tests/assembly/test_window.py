@@ -109,7 +109,7 @@ def test_open_calls_stop_a_request_until_their_results_are_there() -> None:
     with pytest.raises(OpenCallsError, match="message 2 comes while"):
         window.append(said("user", "next"))
     window.append({"role": "tool", "tool_call_id": "y", "content": "Y"})
-    with pytest.raises(MessageError, match=r"'y' without a call that waits for it.*waiting: x"):
+    with pytest.raises(MessageError, match=r"'y' without a call that waits for it.*waiting: 'x'"):
         window.append({"role": "tool", "tool_call_id": "y", "content": "Y"})
     window.append({"role": "tool", "tool_call_id": "x", "content": "X"})
     assert len(window.fit()) == 4
@@ -144,6 +144,20 @@ def test_a_window_without_a_user_message_has_nothing_to_answer() -> None:
 def test_a_low_water_mark_that_is_no_share_is_refused(low: Any) -> None:
     with pytest.raises(BudgetError, match="low_water"):
         Window(budget=10, low_water=low)
+
+
+def test_usage_of_nothing_is_refused() -> None:
+    with pytest.raises(MessageError, match="nothing has been fitted yet"):
+        Window(budget=10).observe(5)
+
+
+def test_the_budget_that_was_given_stays_the_one_that_is_shown() -> None:
+    window = Window(budget=1000, history=[said("user", "x" * 400)])
+    window.fit()
+    window.observe(200)
+    receipt = window.context().receipt
+    assert (receipt.budget, window.fit().budget) == (1000, 1000)
+    assert receipt.counter == "estimate_message_tokens×2"
 
 
 def test_reported_usage_corrects_the_budget() -> None:

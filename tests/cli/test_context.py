@@ -128,11 +128,14 @@ REFUSED: list[tuple[list[Any], str, str]] = [
     (["--budget", "lots"], "--budget must be a number of tokens, not 'lots'", "8000"),
     (["--mode", "yolo"], "no mode named 'yolo'", "agent, plan and ask"),
     (["--counter", "gpt9"], "no counter named 'gpt9'", "o200k"),
-    (["--for", "cohere"], "--for must be one of openai, anthropic, gemini, not 'cohere'", ""),
-    (["--lang", "fr"], "--lang must be one of en, zh, not 'fr'", ""),
+    (["--for", "cohere"], "--for has no choice 'cohere'", "openai, anthropic, gemini"),
+    (["--lang", "fr"], "--lang has no choice 'fr'", "en, zh"),
     (["--rules", "nowhere.md"], "'nowhere.md' is not there", "path"),
     (["--rules", "."], "'.' is not a regular file", "path"),
-    (["--project", "nowhere"], "there is no folder 'nowhere'", "identity.md"),
+    (["--project", "nowhere"], "'nowhere' is not there", "identity.md"),
+    (["--project", "README.md"], "'README.md' is not a folder", "identity.md"),
+    (["--json", "--payload"], "--json and --payload exclude each other", "leave one"),
+    (["--tools", "examples/novel/history.jsonl"], "history.jsonl is not JSON", ""),
     (["--colour", "red"], "No such option: --colour", "--help"),
 ]
 
@@ -183,7 +186,7 @@ def test_a_fifo_and_a_huge_file_are_refused_at_once(tmp_path: Path) -> None:
     assert "not a regular file" in lamina("context", "hi", "--rules", tmp_path / "pipe").stderr
     with (tmp_path / "huge.md").open("wb") as file:
         file.truncate(300 * 1024)
-    assert "at most 262,144 are read" in lamina("context", "hi", "--rules", tmp_path / "huge.md").stderr
+    assert "at most 262,144 bytes are read" in lamina("context", "hi", "--rules", tmp_path / "huge.md").stderr
 
 
 def test_without_a_message_it_says_so() -> None:
@@ -197,6 +200,93 @@ def test_a_bad_setting_names_its_variable() -> None:
     assert "LAMINA_BUDGET must be a whole number of at least 0, not 'lots'" in done.stderr
 
 
+def test_an_empty_message_is_refused() -> None:
+    assert "the user message is empty" in lamina("context", " ").stderr
+
+
+def test_over_budget_is_said_beside_the_payload() -> None:
+    done = lamina("context", "hi", "--budget", "5", "--payload")
+    assert (done.returncode, "over budget" in done.stderr) == (0, True)
+    assert json.loads(done.stdout)
+
+
+def test_an_error_message_never_carries_terminal_codes() -> None:
+    done = lamina("context", "hi", "--counter", "\x1b[2Jevil")
+    assert "\x1b" not in done.stderr
+    assert "\x1b" not in lamina("context", "hi", "--project", "\x1b]0;evil\x07").stderr
+
+
+def test_the_language_can_stand_before_the_command() -> None:
+    assert "回执" in output("--lang", "zh", "context", "--project", NOVEL)
+    assert "错误：" in lamina("--lang", "zh", "context", "hi", "--mode", "x").stderr
+
+
+def test_without_a_command_it_shows_the_help() -> None:
+    assert "context" in output()
+
+
 def test_help_and_version() -> None:
     assert "context" in output("--help")
     assert output("--version").startswith("lamina 0.")
+
+
+def shell(command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """A line of bash, with Python's own buffering, as people have it."""
+    environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONUNBUFFERED", "LANG", "LC_ALL")}
+    line = command.replace("lamina ", f"{sys.executable} -m lamina ", 1)
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, encoding="utf-8", cwd=cwd, env=environ, check=False
+    )
+
+
+@pytest.mark.parametrize("flags", ["--payload", "--json", "--full"])
+def test_a_reader_that_went_away_ends_it_with_141_and_no_word(flags: str) -> None:
+    done = shell(f"lamina context hi {flags} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout.strip() in ("141", "0"), done.stderr) == (True, "")
+
+
+def test_a_full_disk_and_a_closed_output_are_said() -> None:
+    full = shell("lamina context hi --payload > /dev/full")
+    assert (full.returncode, "cannot be written" in full.stderr) == (1, True)
+    closed = shell("lamina context hi --payload >&-")
+    assert closed.returncode != 0
+    assert "Traceback" not in full.stderr + closed.stderr
+
+
+def test_hostile_settings_neither_hang_nor_read_elsewhere(tmp_path: Path) -> None:
+    settings = tmp_path / "lamina.toml"
+    os.mkfifo(settings)
+    assert "is not a regular file" in shell("lamina context hi", tmp_path).stderr
+    settings.unlink()
+    settings.symlink_to("/dev/zero")
+    assert "is not a regular file" in shell("lamina context hi", tmp_path).stderr
+    settings.unlink()
+    for text, found in (
+        ('identity = "/etc/passwd"', "leads out of the folder"),
+        ('identity = "../../etc/passwd"', "leads out of the folder"),
+        ("x = " + "[" * 5000, "is not TOML"),
+        ("budget = " + "9" * 5000, "lamina.toml"),
+    ):
+        settings.write_text(text)
+        done = shell("lamina context hi", tmp_path)
+        assert (done.returncode, found in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_a_project_cannot_link_files_from_elsewhere_into_the_prompt(tmp_path: Path) -> None:
+    (tmp_path / "rules.md").symlink_to("/etc/passwd")
+    assert "link out of the project" in lamina("context", "hi", "--project", tmp_path).stderr
+
+
+def test_paragraphs_of_a_windows_file_are_memories_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "memory.md").write_bytes("一\r\n\r\n二\r\n \r\n三\r\n".encode())
+    data = json.loads(output("context", "hi", "--project", tmp_path, "--json"))
+    assert [s["source"] for s in data["receipt"]["segments"] if s["layer"] == "memory"] == [
+        "memory.md#1", "memory.md#2", "memory.md#3",
+    ]  # fmt: skip
+
+
+def test_json_never_carries_codes_that_a_terminal_obeys(tmp_path: Path) -> None:
+    (tmp_path / "memory.md").write_text("a\x9bb\u202ec\U000e0041", encoding="utf-8")
+    text = output("context", "hi", "--project", tmp_path, "--json")
+    assert not {"\x9b", "\u202e", "\U000e0041"} & set(text)
+    assert "a\x9bb\u202ec\U000e0041" in json.loads(text)["request"]["messages"][0]["content"]

@@ -90,7 +90,7 @@ def test_P6_a_default_identity_ships_with_closed_blocks() -> None:
     for tag in ("identity", "behavior", "context_awareness"):
         assert len(re.findall(rf"<{tag}>", text)) == len(re.findall(rf"</{tag}>", text)) == 1
     context = assemble_files(Settings(), Sources(), user="你好")
-    assert context.system == text.strip("\n")
+    assert context.system == text.strip("\n").replace("{mark}", "lamina")
 
 
 def test_P6_one_setting_replaces_the_identity(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_S6_short_output_carries_no_hint() -> None:
     assert "system_hint" not in tool_result("x" * 8000, tool="bash")
 
 
-@pytest.mark.parametrize("cluster", ["e\u0301", "👩\u200d🚀", "❤\ufe0f", "👨\u200d👩\u200d👧"])
+@pytest.mark.parametrize(
+    "cluster", ["e\u0301", "👩\u200d🚀", "❤\ufe0f", "👨\u200d👩\u200d👧", "🇨🇳", "👍🏽", "\r\n", "1\ufe0f\u20e3"]
+)
 def test_S6_the_cut_never_falls_inside_what_people_see_as_one_character(cluster: str) -> None:
     for before in range(1, 8):
         text = "a" * before + cluster * 20

@@ -1,14 +1,25 @@
 """Layers, history and the user's message in; a context with its receipt out. One call, no ritual."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lamina.assembly.checks import check_message
-from lamina.assembly.entries import Entry, Head, build_head, guarded, history_entry, left_out_segment, user_entry
+from lamina.assembly.entries import (
+    Entry,
+    Head,
+    as_current,
+    build_head,
+    fresh,
+    history_entry,
+    left_out,
+    own_copy,
+    user_entry,
+)
 from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix, tokens_before
-from lamina.assembly.tokens import check_budget, compact, counter_name, estimate_message_tokens, per_request
+from lamina.assembly.tokens import check_budget, check_counter, counter_name, estimate_message_tokens, per_request
 from lamina.assembly.wire import Tiles, write_tools
 from lamina.errors import MessageError
 from lamina.ports import Count
@@ -35,8 +46,8 @@ def assemble(
     """
     budget = check_budget(budget, "budget")
     check_start_on(start_on)
-    check_history(history)
-    history = [guarded(message, mark) if isinstance(message, Mapping) else message for message in history]  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    check_counter(count)
+    history = [_own(message, number, mark) for number, message in enumerate(check_history(history))]
     head = build_head(layers, tools, count=count, owner=owner, mark=mark, lang=lang)
     if user is not None:
         current = [user_entry(user, count, owner, mark)]
@@ -44,13 +55,20 @@ def assemble(
     else:
         before, tail = split_turn(history)
         longest_suffix(tail, float("inf"), count)
-        current = [history_entry(m, f"history[{len(before) + n}]", count, owner) for n, m in enumerate(tail)]
+        current = [
+            as_current(history_entry(m, f"history[{len(before) + n}]", count, owner)) for n, m in enumerate(tail)
+        ]
     fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(count)
-    start, _ = longest_suffix(before, budget - fixed, count, start_on)
+    start, used = longest_suffix(before, budget - fixed, count, start_on)
     kept = [history_entry(before[i], f"history[{i}]", count, owner) for i in range(start, len(before))]
     dropped = Dropped(start, tokens_before(before, start, count))
-    left_out = [left_out_segment(f"history[0:{start}]", dropped.tokens, count, "over the budget")] if start else []
-    return build_context(head, [*kept, *current], left_out, budget=budget, count=count, dropped=dropped)
+    gone = left_out(dropped, fixed + used, budget, count)
+    return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
+
+
+def _own(message: AnyMessage, number: int, mark: str) -> AnyMessage:
+    check_message(message, f"history[{number}]")
+    return own_copy(message, mark)
 
 
 def split_turn(history: Sequence[AnyMessage]) -> tuple[Sequence[AnyMessage], Sequence[AnyMessage]]:
@@ -65,16 +83,17 @@ def split_turn(history: Sequence[AnyMessage]) -> tuple[Sequence[AnyMessage], Seq
 def build_context(
     head: Head,
     entries: Sequence[Entry],
-    left_out: Sequence[Segment],
+    gone: Sequence[Segment],
     *,
     budget: float,
     count: Count,
     dropped: Dropped,
+    factor: float = 1.0,
     layout: Layout = "strict",
     epoch: int = 0,
     epoch_reason: str = "",
 ) -> Context:
-    """Lay the tiles and sum up."""
+    """Lay the tiles and sum up. `factor` is what the provider's usage has taught about the counter."""
     everything = [head.system, *entries] if head.system else list(entries)
     extra = per_request(count)
     if extra:
@@ -84,12 +103,12 @@ def build_context(
     tiles = Tiles()
     tiles.open("{")
     if head.tools:
-        write_tools(tiles, '"tools":[', zip(map(compact, head.tools), head.tool_segments, strict=True))
+        write_tools(tiles, '"tools":[', zip(head.tools, head.tool_segments, strict=True))
     tiles.open('"messages":[')
     pieces = [(entry.chunks, entry.spans) for entry in everything]
     if head.system:
         tiles.lay(pieces[:1])
-    tiles.notes(left_out)
+    tiles.notes(gone)
     tiles.lay(pieces[1:] if head.system else pieces)
     tiles.close("]}")
     tokens = head.tokens + sum([entry.tokens for entry in entries]) + extra
@@ -98,12 +117,13 @@ def build_context(
         chunks=tuple(tiles.chunks),
         tokens=tokens,
         budget=budget,
-        counter=counter_name(count),
+        counter=counter_name(count) + ("" if factor == 1.0 else f"×{factor:.3g}"),
         dropped=dropped,
-        over_budget=tokens > budget,
+        over_budget=tokens * factor > budget,
         layout=layout,
         epoch=epoch,
         epoch_reason=epoch_reason,
     )
-    messages = [entry.message.copy() for entry in everything]
-    return Context(messages, list(head.tools), receipt, tuple([entry.spans for entry in everything]), head.stable)
+    messages = [fresh(entry.message) for entry in everything]
+    tools = [json.loads(tool) for tool in head.tools]
+    return Context(messages, tools, receipt, tuple([entry.spans for entry in everything]), head.stable)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Literal
 
-from lamina.assembly.prompt import JOIN, segment_opening
+from lamina.assembly.prompt import JOIN, check_lang, segment_opening
 from lamina.assembly.tokens import check_text
 from lamina.errors import PromptError, shown
 from lamina.types import Lang
@@ -42,7 +42,10 @@ class Fence:
     attributes: tuple[tuple[str, str], ...] = ()
 
     def render(self, mark: str = DEFAULT_MARK) -> str:
-        check_text(self.text, f"the text of {self.source}")
+        if self.kind not in ("data", "layer"):
+            raise PromptError(f"no kind of fence named {shown(self.kind)}", hint="data or layer")
+        _check_str(self.source, "the source of a fence")
+        _check_str(self.text, f"the text of {self.source}")
         tag = f"{self.kind}-{check_mark(mark)}"
         if tag in self.text:
             taken = set(re.findall(rf"{tag}\.([0-9]+)\.", self.text))
@@ -62,6 +65,7 @@ class Hint:
 
     def render(self, mark: str = DEFAULT_MARK) -> str:
         check_trusted(self.body, "the body of a hint", mark)
+        _check_parts(self.data, Fence, "the data of a hint")
         if "system_hint" in self.body:
             raise PromptError(
                 "the body of a hint holds a system_hint tag of its own", hint="text from outside goes into `data`"
@@ -76,6 +80,7 @@ class Hint:
 class Prompt:
     """The structure of a system prompt: `Prompt.parse(prompt.render(mark), mark) == prompt`, whatever the fenced text.
 
+    Trusted text that is blank is left out.
     `static` and `tools` are trusted text, `data` is text from outside, `state` are the runtime hints.
     """
 
@@ -85,9 +90,9 @@ class Prompt:
     state: tuple[Hint, ...] = ()
 
     def render(self, mark: str = DEFAULT_MARK, lang: Lang = "en") -> str:
-        for part in (*self.data, *self.state):
-            if not isinstance(part, Fence | Hint):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-                raise PromptError(f"a prompt is made of Fence and Hint, not of {type(part).__name__}: {shown(part)}")
+        check_lang(lang)
+        _check_parts(self.data, Fence, "the data of a prompt")
+        _check_parts(self.state, Hint, "the state of a prompt")
         for text, where in ((self.static, "the static instructions"), (self.tools, "the tool notes")):
             check_trusted(text, where, mark, lang)
         blocks = [self.static] if self.static.strip() else []
@@ -100,18 +105,32 @@ class Prompt:
     @staticmethod
     def parse(text: str, mark: str = DEFAULT_MARK, lang: Lang = "en") -> "Prompt":
         """Read the structure back; an error says where the text is not a rendered prompt."""
+        _check_str(text, "a rendered prompt")
+        check_lang(lang)
         return _Reader(text, check_mark(mark), lang).prompt()
 
 
 def check_mark(mark: str) -> str:
-    if not MARK.fullmatch(mark):
+    if not isinstance(mark, str) or not MARK.fullmatch(mark):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise PromptError(f"{shown(mark)} is not a mark", hint="a mark has 4 to 32 of a-z and 0-9")
     return mark
 
 
+def _check_str(text: object, where: str) -> None:
+    if not isinstance(text, str):
+        raise PromptError(f"{where} must be text, not {shown(text)}")
+    check_text(text, where)
+
+
+def _check_parts(parts: Sequence[object], kind: type, where: str) -> None:
+    for part in parts:
+        if not isinstance(part, kind):
+            raise PromptError(f"{where} is made of {kind.__name__}, not of {shown(part)}")
+
+
 def check_trusted(text: str, where: str, mark: str, lang: Lang | None = None) -> None:
     """Trusted text is not fenced, so it must not hold what only lamina writes."""
-    check_text(text, where)
+    _check_str(text, where)
     check_mark(mark)
     for kind in ("data", "layer"):
         if f"<{kind}-{mark}" in text:
@@ -149,6 +168,18 @@ def guard_words(words: str, mark: str = DEFAULT_MARK) -> str:
     return words
 
 
+def guard_result(text: str, mark: str = DEFAULT_MARK) -> str:
+    """A tool's result as `tool_result` writes it, as it is; any other that looks like lamina's own words is fenced."""
+    if f"-{mark}" not in text and "<system_hint" not in text:
+        return text
+    reader = _Reader(text, check_mark(mark), "en")
+    try:
+        whole = reader.fence() is not None and (reader.done() or (reader.skip("\n") and bool(reader.hint())))
+    except PromptError:
+        whole = False
+    return text if whole and reader.done() else Fence(text, "tool").render(mark)
+
+
 def system_hint(
     kind: str,
     body: str = "",
@@ -169,7 +200,7 @@ def _attributes(pairs: Iterable[tuple[str, str]]) -> str:
     for name, value in pairs:
         if not NAME.fullmatch(name):
             raise PromptError(f"{shown(name)} is not a name for an attribute", hint="use a-z, 0-9 and _")
-        check_text(value, f"the attribute {name}")
+        _check_str(value, f"the attribute {name}")
         safe = escape(value, quote=True).replace("\n", "&#10;").replace("\r", "&#13;")
         shown_pairs.append(f' {name}="{safe}"')
     return "".join(shown_pairs)
@@ -241,11 +272,11 @@ class _Reader:
         body, data = "", list[Fence]()
         if self.skip("\n"):
             if self.skip("  "):
-                inside = self.opening.search(self.text, self.at)
                 closing = self.text.find("\n</system_hint>", self.at)
-                end = min(inside.start() - 1, closing) if inside else closing
                 if closing < 0:
                     raise self.broken("the end of a system_hint")
+                inside = self.opening.search(self.text, self.at, closing + 1)  # no further: searches add up
+                end = inside.start() - 1 if inside else closing
                 body, self.at = self.text[self.at : end], end + 1
             while fence := self.fence():
                 data.append(fence)
@@ -253,6 +284,9 @@ class _Reader:
         if not self.skip("</system_hint>"):
             raise self.broken("</system_hint>")
         return Hint(kind, body, tuple(attributes), tuple(data))
+
+    def done(self) -> bool:
+        return self.at == len(self.text)
 
     def skip(self, text: str) -> bool:
         found = self.text.startswith(text, self.at)

@@ -18,8 +18,10 @@ GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 
 def validate(request: Request, grammar: str = "openai") -> tuple[str, ...]:
     """The problems a provider would refuse this request for; empty when there are none."""
-    if grammar not in _CHECKS:
+    if not isinstance(grammar, str) or grammar not in _CHECKS:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError(f"no grammar named {shown(grammar)}", hint=f"grammars are {', '.join(_CHECKS)}")
+    if not isinstance(request, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        return (f"the request is {shown(request)}, not a mapping such as {{'messages': […]}}",)
     return tuple(_CHECKS[grammar](request))
 
 
@@ -50,20 +52,26 @@ def _openai(request: Request) -> list[str]:
         calls = _items(message.get("tool_calls"))
         if message.get("tool_calls") is not None and not calls:
             problems.append(f"{at}: tool_calls is empty")
-        open_calls += [str(call.get("id")) for call in calls]
+        open_calls += [_text(call.get("id")) for call in calls]
         problems += _openai_calls(calls, role, at)
         problems += _openai_content(message, role, at, bool(calls))
     if open_calls:
         problems.append(f"the calls {open_calls} have no results")
-    for tool in _items(request.get("tools")):
-        problems += _tool_name(tool.get("function"), OPENAI_NAME)
-    return problems
+    tools = [tool.get("function") for tool in _items(request.get("tools"))]
+    problems += [issue for function in tools for issue in _tool_name(function, OPENAI_NAME)]
+    if any(tool.get("type") != "function" for tool in _items(request.get("tools"))):
+        problems.append("tools: a tool without its type")
+    return problems + _twice(tools)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def _openai_calls(calls: list[Mapping[str, Any]], role: object, at: str) -> list[str]:
     problems = [f"{at}: only the assistant calls tools"] if calls and role != "assistant" else []
     ids = [call.get("id") for call in calls]
-    if len(set(map(str, ids))) < len(ids):
+    if len(set(map(_text, ids))) < len(ids):
         problems.append(f"{at}: two calls share an id")
     for call in calls:
         function = call.get("function")
@@ -81,18 +89,31 @@ def _openai_content(message: Request, role: object, at: str, calls: bool) -> lis
     if isinstance(content, str) or (content is None and calls):
         return []
     parts = _items(content)
-    kinds = {part.get("type") for part in parts}
+    kinds = {str(part.get("type")) for part in parts}
     allowed = {"text", "image_url"} if role == "user" else {"text"}
     if not parts and content != []:
         return [f"{at}: content is {shown(content)}"]
     if content == []:
         return [f"{at}: content has no parts"]
-    return [f"{at}: parts of type {kinds - allowed}"] if kinds - allowed else []
+    if kinds - allowed:
+        return [f"{at}: parts of type {', '.join(sorted(kinds - allowed))}"]
+    texts = [part for part in parts if part.get("type") == "text" and not isinstance(part.get("text"), str)]
+    links = [part for part in parts if part.get("type") == "image_url" and not _url(part.get("image_url"))]
+    return [f"{at}: a part without text or url"] if texts or links else []
+
+
+def _url(image: object) -> bool:
+    return isinstance(image, Mapping) and isinstance(cast(Request, image).get("url"), str)
 
 
 def _tool_name(function: object, pattern: re.Pattern[str]) -> list[str]:
     name = cast(Request, function).get("name") if isinstance(function, Mapping) else None
     return [] if isinstance(name, str) and pattern.fullmatch(name) else [f"tools: {shown(name)} is not a tool's name"]
+
+
+def _twice(tools: Sequence[object]) -> list[str]:
+    names = [_text(cast(Request, tool).get("name")) for tool in tools if isinstance(tool, Mapping)]
+    return [f"tools: two are named {shown(name)}" for name in sorted({n for n in names if names.count(n) > 1})]
 
 
 def _anthropic(request: Request) -> list[str]:
@@ -108,14 +129,13 @@ def _anthropic(request: Request) -> list[str]:
         at, role = f"messages[{index}]", message.get("role")
         if role not in ("user", "assistant"):
             problems.append(f"{at}: {shown(role)} is not a role")
-        if index and role == messages[index - 1].get("role"):
-            problems.append(f"{at}: two messages of one side in a row")
-        blocks = _items(message.get("content"))
+        content = message.get("content")
+        blocks = _items([{"type": "text", "text": content}] if isinstance(content, str) else content)
         if not blocks:
             problems.append(f"{at}: content is empty")
         problems += _anthropic_results(blocks, role, waiting, at)
         uses = [block for block in blocks if block.get("type") == "tool_use"]
-        waiting = [str(block.get("id")) for block in uses]
+        waiting = [_text(block.get("id")) for block in uses]
         problems += [f"{at}: the id {use!r} was used before" for use in waiting if use in seen]
         seen.update(waiting)
         problems += [issue for block in blocks for issue in _anthropic_block(block, role, at)]
@@ -124,10 +144,13 @@ def _anthropic(request: Request) -> list[str]:
     system = request.get("system")
     for block in [] if isinstance(system, str) else _items(system):
         problems += _anthropic_block(block, "user", "system")
-    for tool in _items(request.get("tools")):
+    tools = _items(request.get("tools"))
+    problems += _twice(tools)
+    for tool in tools:
         problems += _tool_name(tool, ANTHROPIC_NAME)
-        if not isinstance(tool.get("input_schema"), Mapping):
-            problems.append(f"tools: {shown(tool.get('name'))} has no input_schema")
+        schema = tool.get("input_schema")
+        if not isinstance(schema, Mapping) or cast(Request, schema).get("type") != "object":
+            problems.append(f"tools: {shown(tool.get('name'))} has no input_schema of type object")
     marks = _count_marks(request)
     return problems if marks <= 4 else [*problems, f"{marks} cache_control marks, at most 4 are allowed"]
 
@@ -135,7 +158,7 @@ def _anthropic(request: Request) -> list[str]:
 def _anthropic_results(blocks: list[Mapping[str, Any]], role: object, waiting: list[str], at: str) -> list[str]:
     """Results come first in the message right after the calls, one for each call and no other."""
     kinds = [block.get("type") for block in blocks]
-    results = [str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"]
+    results = [_text(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"]
     if results and role != "user":
         return [f"{at}: a tool_result outside a user message"]
     if sorted(results) != sorted(waiting):
@@ -153,12 +176,14 @@ def _anthropic_block(block: Mapping[str, Any], role: object, at: str) -> list[st
     if kind == "tool_use":
         if role != "assistant" or not isinstance(block.get("input"), Mapping):
             return [f"{at}: a tool_use that is not the assistant's or has no input"]
-        if not ANTHROPIC_NAME.fullmatch(str(block.get("id"))):
+        if not ANTHROPIC_NAME.fullmatch(_text(block.get("id"))):
             return [f"{at}: {shown(block.get('id'))} is not a call's id"]
         return _tool_name(block, ANTHROPIC_NAME)
     if kind == "tool_result":
         return [issue for inner in _items(block.get("content")) for issue in _anthropic_block(inner, "user", at)]
     if kind == "image" and role == "user" and isinstance(block.get("source"), Mapping):
+        return []
+    if kind in ("thinking", "redacted_thinking", "document"):
         return []
     return [f"{at}: a block of type {shown(kind)}"]
 
@@ -197,13 +222,14 @@ def _gemini(request: Request) -> list[str]:
     if waiting:
         problems.append(f"the calls {waiting} have no responses")
     for tool in _items(request.get("tools")):
-        for declaration in _items(tool.get("functionDeclarations")):
-            problems += _tool_name(declaration, GEMINI_NAME)
+        declarations = _items(tool.get("functionDeclarations"))
+        problems += _twice(declarations)
+        problems += [issue for declaration in declarations for issue in _tool_name(declaration, GEMINI_NAME)]
     return problems
 
 
 def _names(calls: Sequence[Any]) -> list[str]:
-    return [str(cast(Request, call).get("name")) if isinstance(call, Mapping) else "" for call in calls]
+    return [_text(cast(Request, call).get("name")) if isinstance(call, Mapping) else "" for call in calls]
 
 
 def _gemini_turn(turn: str, before: str, role: object, at: str) -> list[str]:
@@ -228,7 +254,7 @@ def _gemini_part(part: Mapping[str, Any], at: str) -> list[str]:
             call: object = part[kind]
             valid = isinstance(call, Mapping) and isinstance(cast(Request, call).get(field), Mapping)
             return _tool_name(cast(object, call), GEMINI_NAME) if valid else [f"{at}: a {kind} without {field}"]
-    return [] if "inlineData" in part or "fileData" in part else [f"{at}: a part with {sorted(part)}"]
+    return [] if "inlineData" in part or "fileData" in part else [f"{at}: a part with {shown(list(part))}"]
 
 
 _CHECKS: dict[str, Callable[[Request], list[str]]] = {"openai": _openai, "anthropic": _anthropic, "gemini": _gemini}

@@ -5,7 +5,6 @@ adds only what changed, in front of the newest message; when that no longer fits
 A state machine without I/O: `prepare` decides and changes nothing, `sent` moves the state.
 """
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,23 +12,26 @@ from typing import Any
 from lamina.assembly.checks import check_message
 from lamina.assembly.context import build_context
 from lamina.assembly.entries import (
+    FENCED,
     Entry,
     Head,
+    as_current,
     build_head,
     check_owner,
-    guarded,
+    fresh,
     history_entry,
-    left_out_segment,
+    left_out,
+    own_copy,
     user_entry,
 )
 from lamina.assembly.fences import DEFAULT_MARK, Fence
 from lamina.assembly.messages import StartOn, check_start_on
 from lamina.assembly.prompt import check_lang, ordered
-from lamina.assembly.tokens import check_budget, estimate_message_tokens, per_request
+from lamina.assembly.tokens import check_budget, check_counter, compact, estimate_message_tokens, per_request
 from lamina.assembly.window import CallTracker, check_low_water, room_for_history
 from lamina.errors import LayerError, MessageError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Layout, Span, text_hash
+from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Layout, Message, Span, text_hash
 
 RETRIEVED = ("memory", "collected", "summary")
 """Layers that were looked up: one that is not looked up again has not become untrue, so nothing is said of it."""
@@ -52,7 +54,7 @@ class State:
     reason: str = ""
     head: Head | None = None
     seen: Mapping[Key, Layer] = field(default_factory=dict[Key, Layer])
-    entries: tuple[Entry, ...] = ()
+    entries: list[Entry] = field(default_factory=list[Entry])
     start: int = 0
     """How much of the log was left out before them."""
     tokens: int = 0
@@ -79,6 +81,7 @@ class Ledger:
             raise LayerError(f"no layout named {shown(layout)}", hint="layouts are strict and ledger")
         check_start_on(start_on)
         check_lang(lang)
+        check_counter(count)
         self.budget = check_budget(budget, "budget")
         self.layout: Layout = layout
         self.low_water = check_low_water(LOW_WATER if low_water is None and layout == "ledger" else low_water)
@@ -92,13 +95,23 @@ class Ledger:
         self._totals = [0]
         """Tokens of the log before each place; never summed again."""
         self._pending: tuple[Context, State, Entry | None] | None = None
-        self._asked: str = ""
+        self._asked: str | None = None
         for message in history:
             self._take(message)
 
     @property
     def epoch(self) -> int:
         return self._state.epoch
+
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """Tool calls that still wait for their results."""
+        return tuple(self._calls.open)
+
+    @property
+    def history(self) -> list[Message]:
+        """The whole chat so far, without updates: what `Ledger(history=…)` goes on from."""
+        return [fresh(entry.message) for entry in self._log]
 
     def new_epoch(self, reason: str) -> None:
         """Begin a new epoch with the next request: after a compaction, or when something sent must not stay."""
@@ -116,6 +129,8 @@ class Ledger:
         Nothing changes until `sent`: a request whose sending failed is simply prepared again.
         """
         self._calls.check("the request")
+        if self.layout == "ledger":
+            _check_sources(layers)
         words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
         reason = self._epoch_reason(layers, tools)
         if not reason:
@@ -133,26 +148,30 @@ class Ledger:
         if words is not None:
             source = f"history[{len(self._log)}]"
             self._keep(_as_history(words, source))
-            state = replace(state, entries=(*state.entries[:-1], _as_history(state.entries[-1], source)))
-        self._state, self._pending, self._asked = state, None, ""
+            state = replace(state, entries=[*state.entries[:-1], _as_history(state.entries[-1], source)])
+        self._state, self._pending, self._asked = state, None, None
 
     def append(self, message: AnyMessage) -> None:
         """Take in what came back: an answer, or the result of a tool."""
         if isinstance(message, Mapping) and message.get("role") == "user":  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise MessageError("append takes what came back", hint="a user message goes through prepare(user=…)")
+        if self._pending is not None:
+            raise MessageError("a request was prepared and not marked as sent", hint="call sent(context) first")
+        if self._state.head is None:
+            raise MessageError("nothing was sent yet that could be answered", hint="prepare, send, sent, then append")
         self._take(message)
 
     def _take(self, message: AnyMessage) -> None:
         where = f"message {len(self._log)}"
         check_message(message, where)
-        own = guarded(copy.deepcopy(dict(message)), self._mark)
+        own = own_copy(message, self._mark)
         entry = history_entry(own, f"history[{len(self._log)}]", self._count, self._owner)
         self._calls.take(own, where)
-        self._pending = None
         self._keep(entry)
         if self._state.head is not None:
             state = self._state
-            self._state = replace(state, entries=(*state.entries, entry), tokens=state.tokens + entry.tokens)
+            state.entries.append(entry)  # this state's own list: no request is pending while something comes in
+            self._state = replace(state, tokens=state.tokens + entry.tokens)
 
     def _keep(self, entry: Entry) -> None:
         self._log.append(entry)
@@ -162,11 +181,11 @@ class Ledger:
         state = self._state
         if state.head is None:
             return FIRST
-        if self._asked:
-            return self._asked
+        if self._asked is not None:
+            return self._asked or "asked for"
         if self.layout == "strict":
             return "rebuilt"
-        if list(state.head.tools) != list(tools):
+        if list(state.head.tools) != [compact(tool) for tool in tools]:
             return "the tools changed"
         changed = [name for name in UNORDERED if _texts(state.seen.values(), name) != _texts(layers, name)]
         return f"the {changed[0]} changed" if changed else ""
@@ -182,10 +201,11 @@ class Ledger:
         for layer in now:
             check_owner(layer, self._owner)
         updates = self._updates(state.seen, now)
-        seen = {key: layer for key, layer in state.seen.items() if key in _keys(now) or layer.name in RETRIEVED}
+        current = _keys(now)
+        seen = {key: layer for key, layer in state.seen.items() if key in current or layer.name in RETRIEVED}
         seen.update((_key(layer), layer) for layer in now)
         entry = user_entry(user, self._count, self._owner, self._mark, updates) if updates else words
-        return replace(state, seen=seen, entries=(*state.entries, entry), tokens=state.tokens + entry.tokens)
+        return replace(state, seen=seen, entries=[*state.entries, entry], tokens=state.tokens + entry.tokens)
 
     def _updates(self, seen: Mapping[Key, Layer], now: Sequence[Layer]) -> list[Update]:
         """What differs from what the model has seen."""
@@ -194,7 +214,7 @@ class Ledger:
             known = seen.get(_key(layer))
             if known is None:
                 updates.append((_fence(layer, "added"), layer, "new since the epoch began"))
-            elif known.text != layer.text:
+            elif (known.text, known.trust) != (layer.text, layer.trust):
                 updates.append((_fence(layer, "replaces"), layer, f"replaces {text_hash(known.text)[:8]}"))
         current = _keys(now)
         for key, layer in seen.items():
@@ -207,7 +227,7 @@ class Ledger:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
         head = build_head(layers, tools, count=self._count, owner=self._owner, mark=self._mark, lang=self._lang)
         turn = len(self._log) if words is not None else _last_user(self._log)
-        current = (words,) if words is not None else tuple(self._log[turn:])
+        current = (words,) if words is not None else tuple(map(as_current, self._log[turn:]))
         fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(self._count)
         start = self._cut_point(turn, self.budget - fixed)
         if self.low_water is not None and (start or reason == CUT):
@@ -217,7 +237,7 @@ class Ledger:
             reason=reason,
             head=head,
             seen={_key(layer): layer for layer in ordered(layers)},
-            entries=(*self._log[start:turn], *current),
+            entries=[*self._log[start:turn], *current],
             start=start,
             tokens=fixed - head.tokens - per_request(self._count) + self._totals[turn] - self._totals[start],
         )
@@ -239,12 +259,10 @@ class Ledger:
         assert state.head is not None
         dropped = Dropped(state.start, self._totals[state.start])
         why = "over the budget" if self.low_water is None else f"cut to {self.low_water:.0%} of the budget"
-        source = f"history[0:{dropped.count}]"
-        left_out = [left_out_segment(source, dropped.tokens, self._count, why)] if dropped.count else []
         context = build_context(
             state.head,
             state.entries,
-            left_out,
+            left_out(dropped, self._cost(state), self.budget, self._count, why),
             budget=self.budget,
             count=self._count,
             dropped=dropped,
@@ -254,6 +272,18 @@ class Ledger:
         )
         self._pending = (context, state, words)
         return context
+
+
+def _check_sources(layers: Sequence[Layer]) -> None:
+    """What changed can only be told of layers that can be told apart."""
+    seen: set[Key] = set()
+    for layer in ordered(layers):
+        if _key(layer) in seen:
+            raise LayerError(
+                f"two layers named {layer.name} come from {shown(layer.source)}",
+                hint="in the layout ledger each needs a source of its own, such as 'rules.md' or 'memory:17'",
+            )
+        seen.add(_key(layer))
 
 
 def _last_user(entries: Sequence[Entry]) -> int:
@@ -286,7 +316,7 @@ def _texts(layers: Any, name: str) -> list[str]:
 
 def _fence(layer: Layer, change: str) -> Fence:
     """Data that is simply new needs no more than its source; anything else says which layer it changes, and how."""
-    if layer.trust == "outside" and change == "added":
+    if layer.trust in FENCED and change == "added":
         return Fence(layer.text, layer.source)
-    kind = "data" if layer.trust == "outside" else "layer"
+    kind = "data" if layer.trust in FENCED else "layer"
     return Fence(layer.text, layer.source, kind, (("layer", layer.name), ("change", change)))

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from lamina.assembly.checks import check_message
 from lamina.assembly.tokens import (
     check_budget,
+    check_counter,
     content_tokens,
     estimate_message_tokens,
     per_message,
@@ -26,7 +27,7 @@ StartOn = Literal["user"] | None
 class Messages(list[Message]):
     """The fitted messages: a plain list for any SDK, which also says what it cost and what was left out."""
 
-    __slots__ = ("_dropped", "budget", "dropped_count", "tokens")
+    __slots__ = ("_dropped", "budget", "dropped_count", "over_budget", "tokens")
 
     def __init__(
         self,
@@ -35,16 +36,14 @@ class Messages(list[Message]):
         tokens: int,
         budget: float,
         dropped: tuple[int, Callable[[], int]],
+        factor: float = 1.0,
     ) -> None:
         super().__init__(messages)
         self.tokens = tokens
         self.budget = budget
-        self.dropped_count, self._dropped = dropped
-
-    @property
-    def over_budget(self) -> bool:
+        self.over_budget = tokens * factor > budget
         """True when what always stays exceeds the budget by itself."""
-        return self.tokens > self.budget
+        self.dropped_count, self._dropped = dropped
 
     @property
     def dropped(self) -> Dropped:
@@ -81,6 +80,7 @@ def build_llm_messages(
     System and current always stay; of the history the longest legal suffix that fits (M3, M4, M7).
     """
     budget = check_budget(max_token_budget)
+    check_counter(count_tokens)
     check_start_on(start_on)
     if not isinstance(system_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError(f"system_prompt must be a string, not {type(system_prompt).__name__}")
@@ -93,6 +93,7 @@ def build_llm_messages(
     else:
         check_message(current, "current_user_message")
         fixed += content_tokens(current, count_tokens)
+    history = check_history(history)
     start, used = longest_suffix(history, budget - fixed, count_tokens, start_on)
     kept = cast(Sequence[Message], history[start:])
     return Messages(
@@ -108,17 +109,21 @@ def check_start_on(start_on: object) -> None:
         raise MessageError(f"start_on must be None or 'user', not {shown(start_on)}")
 
 
-def check_history(history: object) -> None:
+def check_history(history: object) -> Sequence[AnyMessage]:
+    """A history as something that can be counted and cut: a list or tuple as it is, other sequences as a list."""
+    if isinstance(history, list | tuple):
+        return cast(Sequence[AnyMessage], history)
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
         found = cast(object, history)
         raise MessageError(f"history must be a list of messages, not {type(found).__name__}: {shown(found)}")
+    return list(cast(Sequence[AnyMessage], history))
 
 
 def longest_suffix(
     history: Sequence[AnyMessage], room: float, count: Count, start_on: StartOn = None
 ) -> tuple[int, int]:
     """Where the longest legal suffix of `history` that costs at most `room` begins, and what it costs."""
-    check_history(history)
+    history = check_history(history)
     seed_count = count is estimate_message_tokens
     each = per_message(count)
     start, kept, used = len(history), 0, 0
@@ -145,7 +150,7 @@ def longest_suffix(
     else:
         if pending:
             raise MessageError(
-                f"history[0] … holds the tool result {pending[-1]!r} without the call it answers",
+                f"history[0] … holds the tool result {shown(pending[-1])} without the call it answers",
                 hint="keep the assistant message with its tool_calls, or leave the result out",
             )
     return start, kept
@@ -166,22 +171,23 @@ def _match_calls(message: AnyMessage, pending: list[str], index: int) -> None:
     if message["role"] == "tool":
         pending.append(message["tool_call_id"])
         return
-    calls = [call["id"] for call in message.get("tool_calls") or ()]
-    missing = [call for call in calls if call not in pending]
+    calls, results = [call["id"] for call in message.get("tool_calls") or ()], set(pending)
+    missing = [call for call in calls if call not in results]
     if missing:
         raise MessageError(
-            f"history[{index}] calls tool {missing[0]!r} and no result follows it",
+            f"history[{index}] calls tool {shown(missing[0])} and no result follows it",
             hint="add a tool message with that tool_call_id right after it, if need be one that says 'interrupted'",
         )
-    orphans = [result for result in pending if result not in calls]
+    orphans = results.difference(calls)
     if orphans:
+        first = next(result for result in reversed(pending) if result in orphans)
         raise MessageError(
-            f"history[{index + 1}] … holds the tool result {orphans[-1]!r} without the call it answers",
+            f"history[{index + 1}] … holds the tool result {shown(first)} without the call it answers",
             hint="a tool message follows the assistant message whose tool_calls name its tool_call_id",
         )
     if len(pending) > len(calls):
         twice = next(result for result in pending if pending.count(result) > 1)
         raise MessageError(
-            f"history[{index + 1}] … answers the tool call {twice!r} twice", hint="keep one result a call"
+            f"history[{index + 1}] … answers the tool call {shown(twice)} twice", hint="keep one result a call"
         )
     pending.clear()

@@ -1,10 +1,12 @@
 """Telling two receipts apart: the first byte that differs, whose it is, why, and what it costs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lamina.errors import MessageError, shown
 from lamina.types import Context, Receipt, Segment
 
+CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
 CLOSING = 2
 """How many bytes at a request's end only close it, in every grammar."""
 
@@ -36,8 +38,7 @@ class Difference:
 
 def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
     """Where `after` stops being what `before` was, which layer that byte belongs to, and why it changed."""
-    a = before.receipt if isinstance(before, Context) else before
-    b = after.receipt if isinstance(after, Context) else after
+    whole, a, b = _receipt(after), unmarked(_receipt(before)), unmarked(_receipt(after))
     byte = common_prefix(a.chunks, b.chunks)
     if byte == a.size == b.size:
         return Difference(None, "", "", "nothing changed", False, b.tokens, 0)
@@ -53,7 +54,39 @@ def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
             shared += other.tokens * (byte - other.start) / (other.end - other.start)
     tokens = int(shared)
     segment, reason = (segment, "added to the end") if extends else _reason(a, b, byte, segment)
-    return Difference(byte, segment.layer, segment.source, reason, extends, tokens, b.tokens - tokens)
+    place = byte if whole is b else marked_place(whole, b, byte)
+    return Difference(place, segment.layer, segment.source, reason, extends, tokens, b.tokens - tokens)
+
+
+def _receipt(given: Receipt | Context) -> Receipt:
+    found = given.receipt if isinstance(given, Context) else given
+    if not isinstance(found, Receipt):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise MessageError(f"explain takes two receipts or contexts, not {shown(found)}")
+    return found
+
+
+def unmarked(receipt: Receipt) -> Receipt:
+    """The same request without Anthropic's cache marks: they move with every turn and are no part of what is cached."""
+    if receipt.grammar != "anthropic":
+        return receipt
+    payload, segments, chunks, at = receipt.payload, list[Segment](), list[bytes](), 0
+    for segment in receipt.segments:
+        chunk = payload[segment.start : segment.end].replace(CACHE_MARK, b"")
+        segments.append(segment._replace(start=at, end=at + len(chunk)))
+        chunks.append(chunk)
+        at += len(chunk)
+    return replace(receipt, segments=tuple(segments), chunks=tuple(chunks))
+
+
+def marked_place(whole: Receipt, bare: Receipt, byte: int) -> int:
+    """Where a byte of the request without marks stands in the request with them."""
+    for with_marks, without in zip(whole.segments, bare.segments, strict=True):
+        if without.start <= byte < without.end:
+            text = whole.payload[with_marks.start : with_marks.end]
+            head = text.split(CACHE_MARK)[0]
+            inside = byte - without.start
+            return with_marks.start + inside + (len(CACHE_MARK) if inside >= len(head) < len(text) else 0)
+    return whole.size
 
 
 def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segment, str]:
@@ -67,12 +100,17 @@ def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segmen
     now = {(s.layer, s.source) for s in b.segments if s.decision != "dropped"}
     known = earlier.get((segment.layer, segment.source))
     if segment.layer == "history" and b.dropped.count != a.dropped.count:
-        return segment, f"the window was cut: {b.dropped.count - a.dropped.count} more messages dropped"
+        change = b.dropped.count - a.dropped.count
+        return segment, (
+            f"the window was cut: {change} more messages dropped"
+            if change > 0
+            else f"there was room again: {-change} older messages are back"
+        )
     if known and known.hash != segment.hash:
         return segment, f"its text changed from {known.hash[:8]} to {segment.hash[:8]}"
     if (old.layer, old.source) not in now:
         return old, "it is gone from here"
-    if known is None:
+    if known is None or (old.layer, old.source) == (segment.layer, segment.source):
         return segment, "it is new here"
     return segment, f"it stands where {old.layer} ({old.source}) stood"
 
@@ -80,11 +118,11 @@ def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segmen
 def common_prefix(a: Iterable[bytes], b: Iterable[bytes]) -> int:
     """How many first bytes two sequences of chunks have in common."""
     left, right = iter(a), iter(b)
-    x = y = b""
+    x = y = memoryview(b"")
     shared = 0
     while True:
-        x = x or next((chunk for chunk in left if chunk), b"")
-        y = y or next((chunk for chunk in right if chunk), b"")
+        x = x or memoryview(next((chunk for chunk in left if chunk), b""))
+        y = y or memoryview(next((chunk for chunk in right if chunk), b""))
         size = min(len(x), len(y))
         if not size:
             return shared
@@ -94,7 +132,7 @@ def common_prefix(a: Iterable[bytes], b: Iterable[bytes]) -> int:
         x, y = x[size:], y[size:]
 
 
-def _first_difference(x: bytes, y: bytes, size: int) -> int:
+def _first_difference(x: memoryview, y: memoryview, size: int) -> int:
     low, high = 0, size
     while high - low > 1:
         middle = (low + high) // 2

@@ -7,7 +7,9 @@ from lamina.errors import ToolError, shown
 
 MAX_CHARS = 8_000
 ADVICE = "Only the beginning is shown. Ask for less, for example with a narrower query."
-JOINER, VARIATIONS = "\u200d", "\ufe0e\ufe0f"
+JOINER = "\u200d"
+JAMO = frozenset(map(chr, range(0x1160, 0x1200)))
+"""Vowels and finals of Korean syllables that are written letter by letter."""
 
 
 def tool_result(
@@ -35,12 +37,28 @@ def clip(text: str, max_chars: int) -> str:
     """The first `max_chars` characters, a few fewer where the cut would fall inside a composed one."""
     if len(text) <= max_chars:
         return text
-    end = max_chars
-    while end > max(0, max_chars - 32) and _joined(text, end):
-        end -= 1
-    return text[: end or max_chars]
+    for end in range(max_chars, max(-1, max_chars - 32), -1):
+        if not _joined(text, end):
+            return text[:end]
+    return text[:max_chars]
 
 
 def _joined(text: str, at: int) -> bool:
     """Does the character at `at` belong to the one before it?"""
-    return text[at] in VARIATIONS + JOINER or text[at - 1] == JOINER or unicodedata.combining(text[at]) > 0
+    if at == 0:
+        return False
+    before, here = text[at - 1], text[at]
+    if before == JOINER or here == JOINER or (before, here) == ("\r", "\n"):
+        return True
+    if unicodedata.category(here).startswith("M") or "\U0001f3fb" <= here <= "\U0001f3ff" or here in JAMO:
+        return True
+    if _flag_letter(here) and _flag_letter(before):  # flags are pairs: an odd number before means inside one
+        run = 0
+        while run < at and _flag_letter(text[at - 1 - run]):
+            run += 1
+        return run % 2 == 1
+    return "\U000e0020" <= here <= "\U000e007f"
+
+
+def _flag_letter(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"

@@ -45,7 +45,7 @@ def check_budget(budget: object, name: str = "max_token_budget") -> float:
     if isinstance(budget, float) and not math.isfinite(budget):
         raise BudgetError(f"{name} must be finite, not {budget!r}", hint="give an integer such as 8000")
     if budget < 0:
-        raise BudgetError(f"{name} must be at least 0, not {budget!r}", hint="give an integer such as 8000")
+        raise BudgetError(f"{name} must be at least 0, not {shown(budget)}", hint="give an integer such as 8000")
     return budget
 
 
@@ -93,12 +93,14 @@ def content_tokens(message: AnyMessage, count: Count) -> int:
 
 def per_message(count: Count) -> int:
     """Tokens that wrap each message, 0 for a counter of plain text."""
-    return getattr(count, "per_message", 0)
+    extra = getattr(count, "per_message", 0)
+    return extra if extra == 0 else check_count(extra, count)
 
 
 def per_request(count: Count) -> int:
     """Tokens that each request costs once, 0 for a counter of plain text."""
-    return getattr(count, "per_request", 0)
+    extra = getattr(count, "per_request", 0)
+    return extra if extra == 0 else check_count(extra, count)
 
 
 def tool_tokens(tools: Sequence[AnyTool], count: Count) -> int:
@@ -112,15 +114,33 @@ def tool_tokens(tools: Sequence[AnyTool], count: Count) -> int:
 
 def compact(value: object) -> str:
     """JSON without spaces, Unicode as it is: the one form in which lamina writes JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        if not text.isascii():
+            text.encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MessageError(f"{shown(value)} cannot be written as JSON: {shown(str(error))}") from None
+    return text
+
+
+def check_counter(count: object) -> None:
+    if not callable(count):
+        raise CounterError(
+            f"a counter is a function from text to tokens, not {shown(count)}", hint="see exact_counter()"
+        )
+
+
+LEAST = 0.75
+"""The seed's estimate is at most this much too high for plain English; anything lower is a report of something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What the provider's reported usage has taught about an estimate; a value, so keep what `observe` returns.
 
-    `factor` is reported over estimated tokens of the last requests, older ones fading.
-    A single report moves it by at most a factor of four, so that one odd answer cannot break a budget.
+    `factor` is reported over estimated tokens of the last requests, older ones fading. It is never below 0.75 and a
+    report never counts for more than four times the estimate: usage that leaves out cached tokens, or one odd answer,
+    cannot break a budget.
     """
 
     estimated: float = 0.0
@@ -129,7 +149,7 @@ class Calibration:
 
     @property
     def factor(self) -> float:
-        return self.reported / self.estimated if self.estimated else 1.0
+        return max(LEAST, self.reported / self.estimated) if self.estimated else 1.0
 
     def observe(self, *, estimated: int, reported: int) -> "Calibration":
         """Take in one request: what we estimated and what the provider says it was."""

@@ -4,20 +4,20 @@ Running totals and safe cut points are kept as messages come in, so a turn costs
 What was cut is released; the window never grows with the chat.
 """
 
-import copy
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 from lamina.assembly.checks import check_message
 from lamina.assembly.context import build_context
-from lamina.assembly.entries import Entry, build_head, guarded, history_entry, left_out_segment
+from lamina.assembly.entries import Entry, as_current, build_head, fresh, history_entry, left_out, own_copy
 from lamina.assembly.fences import DEFAULT_MARK, check_mark
 from lamina.assembly.messages import Messages, StartOn, check_start_on
 from lamina.assembly.tokens import (
     Calibration,
     check_budget,
     check_count,
+    check_counter,
     check_text,
     content_tokens,
     estimate_message_tokens,
@@ -49,7 +49,8 @@ class CallTracker:
     """Which tool calls wait for their results, as messages come in one by one."""
 
     def __init__(self) -> None:
-        self.open: list[str] = []
+        self.open: dict[str, None] = {}
+        """Their ids, in order."""
 
     def take(self, message: AnyMessage, where: str) -> None:
         """Take the next message in, or refuse it and change nothing."""
@@ -57,24 +58,24 @@ class CallTracker:
             call = message["tool_call_id"]
             if call not in self.open:
                 raise MessageError(
-                    f"{where} is the tool result {call!r} without a call that waits for it",
-                    hint=f"waiting: {', '.join(self.open)}" if self.open else "no call is waiting",
+                    f"{where} is the tool result {shown(call)} without a call that waits for it",
+                    hint=f"waiting: {', '.join(map(shown, self.open))}" if self.open else "no call is waiting",
                 )
-            self.open.remove(call)
+            del self.open[call]
             return
         self.check(where)
-        self.open = [call["id"] for call in message.get("tool_calls") or ()]
+        self.open = {call["id"]: None for call in message.get("tool_calls") or ()}
 
     def check(self, where: str) -> None:
         if self.open:
             raise OpenCallsError(
-                f"{where} comes while the tool call {self.open[0]!r} waits for its result",
+                f"{where} comes while the tool call {shown(next(iter(self.open)))} waits for its result",
                 hint="append a tool message for it, if need be one that says 'interrupted'",
             )
 
 
 class Window:
-    """A growing chat under a budget (M9). `append` what comes, `fit()` what goes out, `context()` with its receipt.
+    """A growing chat under a budget. `append` what comes, `fit()` what goes out, `context()` with its receipt.
 
     The current turn (from the last user message on) always stays; so does the system prompt. Over the budget the
     history is cut down to `low_water` of it, only where every rule allows a cut.
@@ -97,6 +98,7 @@ class Window:
         self.budget = check_budget(budget, "budget")
         self.low_water = check_low_water(low_water)
         check_start_on(start_on)
+        check_counter(count)
         layers = [Layer("identity", system, "system")] if isinstance(system, str) else system
         check_mark(mark)
         self._head = build_head(layers, tools, count=count, owner=owner, mark=mark, lang=lang)
@@ -142,7 +144,7 @@ class Window:
         else:
             check_message(message, f"message {position}")
             role = message["role"]
-            own = cast(Message, guarded(copy.deepcopy(dict(message)), self._mark[1:]))
+            own = own_copy(message, self._mark[1:])
             cost = content_tokens(own, self._count)
         safe = role != "tool"
         if not plain or self._calls.open:
@@ -171,7 +173,9 @@ class Window:
         return self._head.tokens + self._once + self._total - self._dropped_tokens
 
     def observe(self, reported_tokens: int) -> None:
-        """Correct the estimate by what the provider reports for the request that was fitted last."""
+        """Correct the estimate by the prompt tokens, cached ones included, that a provider reports for the last one."""
+        if not self._fitted:
+            raise MessageError("nothing has been fitted yet that usage could be reported for", hint="call fit() first")
         self._calibration = self._calibration.observe(estimated=self._fitted, reported=reported_tokens)
         self._factor = self._calibration.factor
 
@@ -179,10 +183,16 @@ class Window:
         """The messages to send now: system, the history that fits, the current turn."""
         self._cut()
         self._fitted = self.tokens
-        kept = [message.copy() for message in self._messages[self._start - self._base :]]
+        kept = [fresh(message) for message in self._messages[self._start - self._base :]]
         messages = [self._head.system.message.copy(), *kept] if self._head.system else kept
         dropped = self._dropped_tokens
-        return Messages(messages, tokens=self.tokens, budget=self._budget, dropped=(self._start, lambda: dropped))
+        return Messages(
+            messages,
+            tokens=self.tokens,
+            budget=self.budget,
+            dropped=(self._start, lambda: dropped),
+            factor=self._factor,
+        )
 
     def context(self) -> Context:
         """The same messages with their receipt."""
@@ -196,17 +206,24 @@ class Window:
             source, tokens = f"history[{self._base + index}]", after - self._before[index]
             self._entries[index] = history_entry(self._messages[index], source, self._count, self._owner, tokens)
         entries = cast("list[Entry]", self._entries[begin:])
+        turn = self._turn - self._start
+        entries[turn:] = [as_current(entry) for entry in entries[turn:]]
         why = "over the budget" if self.low_water is None else f"cut to {self.low_water:.0%} of the budget"
-        source = f"history[0:{self._start}]"
-        left_out = [left_out_segment(source, self._dropped_tokens, self._count, why)] if self._start else []
+        gone = left_out(self.dropped, self.tokens, self._budget, self._count, why)
         return build_context(
-            self._head, entries, left_out, budget=self._budget, count=self._count, dropped=self.dropped
+            self._head,
+            entries,
+            gone,
+            budget=self.budget,
+            count=self._count,
+            dropped=self.dropped,
+            factor=self._factor,
         )
 
     @property
     def _budget(self) -> float:
         """The budget in our own count: what the provider counts higher leaves less."""
-        return self.budget / self._factor if self._factor != 1.0 else self.budget
+        return min(self.budget, 1e15) / self._factor if self._factor != 1.0 else self.budget
 
     def _cut(self) -> None:
         if self._calls.open:

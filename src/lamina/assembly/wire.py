@@ -21,6 +21,9 @@ GRAMMARS: tuple[Grammar, ...] = ("openai", "anthropic", "gemini")
 CACHE_MARK = {"cache_control": {"type": "ephemeral"}}
 SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+DEEPEST = 200
+"""How many brackets a call's arguments may have before they are sent as text: providers and parsers have limits."""
+
 Spans = Sequence[Span]
 Runs = list[tuple[Segment, list[dict[str, Any]]]]
 """The blocks of a turn, each run with its origin."""
@@ -102,10 +105,14 @@ def encode(context: Context, grammar: Grammar = "openai") -> Receipt:
     """The request of one grammar as bytes, and where each of them came from."""
     if grammar not in GRAMMARS:
         raise MessageError(f"no grammar named {shown(grammar)}", hint=f"grammars are {', '.join(GRAMMARS)}")
+    if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise MessageError(f"a request is rendered from a Context, not from {shown(context)}", hint="see assemble()")
     if grammar == context.receipt.grammar:
         return context.receipt
     left_out = [s for s in context.receipt.segments if s.decision == "dropped" and s.layer == "history"]
-    tools = [s for s in context.receipt.segments if s.source.startswith("tool:") and s.layer == "tools"]
+    sent: dict[str, Any] = json.loads(context.receipt.payload)  # what was proven, whatever became of the messages since
+    context = replace(context, messages=sent["messages"], tools=sent.get("tools", []))
+    tools = context.receipt.segments[: len(context.tools)]
     tiles = Tiles()
     write = _anthropic if grammar == "anthropic" else _gemini
     write(tiles, context, tools, left_out)
@@ -198,25 +205,27 @@ def _arguments(text: str) -> dict[str, Any]:
     """A call's arguments as an object; what a model wrote that is none is kept as text under `arguments`."""
     try:
         value: Any = json.loads(text or "{}")
+        compact(value)
     except (ValueError, RecursionError):
         return {"arguments": text}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"arguments": text}
+    shallow = text.count("{") + text.count("[") <= DEEPEST
+    return cast("dict[str, Any]", value) if isinstance(value, dict) and shallow else {"arguments": text}
 
 
 class _Ids:
     """Call ids that are unique in the request and of an allowed form; a reused or odd id gets a new one."""
 
     def __init__(self) -> None:
-        self.used: set[str] = set()
+        self.used: dict[str, int] = {}
         self.open: dict[str, tuple[str, str]] = {}
 
     def call(self, identifier: str, name: str) -> str:
         clean = identifier if SAFE_ID.fullmatch(identifier) else re.sub(r"[^A-Za-z0-9_-]", "_", identifier)[:48] or "id"
-        unique, number = clean, 1
+        unique = clean
         while unique in self.used:
-            number += 1
-            unique = f"{clean}_{number}"
-        self.used.add(unique)
+            self.used[clean] = self.used.get(clean, 1) + 1
+            unique = f"{clean}_{self.used[clean]}"
+        self.used[unique] = 1
         self.open[identifier] = (unique, name)
         return unique
 
@@ -378,4 +387,10 @@ def _gemini_part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mime_type(url: str) -> str:
     ending = url.partition("?")[0].rpartition(".")[2].lower()
-    return f"image/{ending}" if ending in ("png", "webp", "gif", "heic") else "image/jpeg"
+    kind = {"png": "png", "webp": "webp", "gif": "gif", "jpg": "jpeg", "jpeg": "jpeg"}.get(ending)
+    if kind is None:
+        raise MessageError(
+            f"gemini must be told what kind of picture {shown(url)} is, and its address does not say",
+            hint="hand it in as data:image/png;base64,…",
+        )
+    return f"image/{kind}"

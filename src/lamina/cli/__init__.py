@@ -13,14 +13,28 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         import typer  # noqa: F401  # pyright: ignore[reportUnusedImport] -- only to see whether the extra is there
     except ImportError:
-        print("lamina: the commands need the extra `app`.\nnext: pip install 'lamina[app]'", file=sys.stderr)
+        print("lamina: the commands need the extra `app`.", file=sys.stderr)
+        print("next: pip install 'lamina[app]', in a clone pip install '.[app]'", file=sys.stderr)
         return 1
     from lamina.cli.root import run
 
     try:
-        return run(sys.argv[1:] if arguments is None else arguments)
+        code = run(sys.argv[1:] if arguments is None else arguments)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
+                stream.flush()
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `lamina context | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+    except OSError as error:  # a full disk behind the output
+        _drop_output()
+        print(f"error: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that Python does not fail once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

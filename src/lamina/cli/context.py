@@ -1,6 +1,7 @@
 """`lamina context`: assemble from files, show the messages and the receipt, stop there."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app import Sources, assemble_files, render_request
-from lamina.cli.texts import texts
+from lamina.cli.texts import hidden
 from lamina.errors import InputError, shown
 from lamina.settings import Settings, load_settings
 
@@ -19,6 +20,9 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
 
     def opt(name: str, *flags: str) -> Any:
         return typer.Option(*flags, help=say[f"opt.{name}"], show_default=False)
+
+    def flag(name: str) -> Any:
+        return typer.Option(f"--{name}", help=say[f"opt.{name}"], show_default=False, metavar="")
 
     def context(
         message: Annotated[str | None, typer.Argument(help=say["opt.message"], show_default=False)] = None,
@@ -34,12 +38,16 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         budget: Annotated[str | None, opt("budget")] = None,
         counter: Annotated[str | None, opt("counter")] = None,
         grammar: Annotated[str | None, opt("for", "--for")] = None,
-        as_json: Annotated[bool, opt("json", "--json")] = False,
-        payload: Annotated[bool, opt("payload", "--payload")] = False,
-        full: Annotated[bool, opt("full", "--full")] = False,
+        as_json: Annotated[bool, flag("json")] = False,
+        payload: Annotated[bool, flag("payload")] = False,
+        full: Annotated[bool, flag("full")] = False,
         lang: Annotated[str | None, opt("lang")] = None,
         prompt_lang: Annotated[str | None, opt("prompt_lang", "--prompt-lang")] = None,
     ) -> None:
+        if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
+            raise InputError("there is no standard output to write to")
+        if as_json and payload:
+            raise InputError(say["both"], hint="leave one of them out")
         changes = {"counter": counter, "grammar": grammar, "lang": lang, "prompt_lang": prompt_lang}
         settings = _settings(budget, changes)
         sources = Sources.of_project(project) if project else Sources()
@@ -48,15 +56,18 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         sources = replace(sources, **{name: path for name, path in given.items() if path is not None})
         assembled = assemble_files(settings, sources, user=message, mode=mode)
         request, receipt = render_request(assembled, settings.grammar)
+        if receipt.over_budget and (payload or as_json):
+            print(f"{say['warning']}: {say['over']}", file=sys.stderr)
         if payload:
+            sys.stdout.flush()
             sys.stdout.buffer.write(receipt.payload)
         elif as_json:
-            json.dump({"request": request, "receipt": receipt.to_dict()}, sys.stdout, ensure_ascii=False, indent=2)
-            print()
+            text = json.dumps({"request": request, "receipt": receipt.to_dict()}, ensure_ascii=False, indent=2)
+            print("".join(json.dumps(c)[1:-1] if hidden(c) else c for c in text))
         else:
             from lamina.cli.view import show_context
 
-            show_context(assembled.messages, receipt, texts(settings.lang), full=full)
+            show_context(assembled, receipt, say, full=full)
 
     app.command(help=say["context.help"], epilog=say["context.examples"])(context)
 
@@ -64,22 +75,26 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
 def _settings(budget: str | None, changes: dict[str, str | None]) -> Settings:
     """The settings with what this call changes, checked like any other."""
     settings = load_settings()
-    known = {"grammar": ("openai", "anthropic", "gemini"), "lang": ("en", "zh"), "prompt_lang": ("en", "zh")}
-    for name, allowed in known.items():
-        value = changes[name]
-        if value is not None and value not in allowed:
-            flag = {"grammar": "for", "prompt_lang": "prompt-lang"}.get(name, name)
-            raise InputError(f"--{flag} must be one of {', '.join(allowed)}, not {shown(value)}")
+    _check_choice("for", changes["grammar"], ("openai", "anthropic", "gemini"))
+    _check_choice("prompt-lang", changes["prompt_lang"], ("en", "zh"))
+    check_lang_option(changes["lang"])
     values: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     return replace(settings, **values, **({} if budget is None else {"budget": _number(budget)}))
 
 
 def _number(budget: str) -> float:
-    try:
+    if re.fullmatch(r"[0-9]{1,15}", budget):
         return int(budget)
-    except ValueError:
-        pass
     try:
-        return float(budget)
+        return float(budget if budget.isascii() and "_" not in budget else "")
     except ValueError:
         raise InputError(f"--budget must be a number of tokens, not {shown(budget)}", hint="for example 8000") from None
+
+
+def check_lang_option(value: str | None) -> None:
+    _check_choice("lang", value, ("en", "zh"))
+
+
+def _check_choice(flag: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise InputError(f"--{flag} has no choice {shown(value)}", hint=f"choose one of {', '.join(allowed)}")

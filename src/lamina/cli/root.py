@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from lamina import __version__
-from lamina.cli.context import add_context
-from lamina.cli.texts import texts
+from lamina.cli.context import add_context, check_lang_option
+from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 
@@ -17,7 +17,9 @@ def run(arguments: list[str]) -> int:
     say = texts(_language(arguments))
     try:
         command = typer.main.get_command(_tree(say))
-        result: object = command.main(args=arguments, prog_name="lamina", standalone_mode=False)
+        result: object = command.main(args=arguments or ["--help"], prog_name="lamina", standalone_mode=False)
+    except SystemExit as stop:  # in this mode only a closed pipe ends the program from inside
+        return 141 if stop.code == 1 else int(stop.code or 0)
     except LaminaError as error:
         _show(say, error.message, error.hint)
         return error.exit_code
@@ -33,9 +35,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _show(say: dict[str, str], message: str, hint: str) -> None:
-    print(f"{say['error']}: {message}", file=sys.stderr)
+    colon = "：" if say["lang"] == "zh" else ": "
+    print(f"{say['error']}{colon}{visible(message)}", file=sys.stderr)
     if hint:
-        print(f"{say['next']}: {hint}", file=sys.stderr)
+        print(f"{say['next']}{colon}{visible(hint)}", file=sys.stderr)
 
 
 def _language(arguments: list[str]) -> str:
@@ -60,8 +63,12 @@ def _tree(say: dict[str, str]) -> typer.Typer:
             raise typer.Exit
 
     def root(
-        _version: Annotated[bool, typer.Option("--version", help=say["opt.version"], callback=version)] = False,
-    ) -> None: ...
+        _version: Annotated[
+            bool, typer.Option("--version", help=say["opt.version"], callback=version, metavar="")
+        ] = False,
+        lang: Annotated[str | None, typer.Option(help=say["opt.lang"], show_default=False)] = None,
+    ) -> None:
+        check_lang_option(lang)
 
     app.callback()(root)
     add_context(app, say)

@@ -1,5 +1,9 @@
 """What the commands say, in both languages, side by side."""
 
+import unicodedata
+
+DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
+
 TEXTS: dict[str, tuple[str, str]] = {
     "about": (
         "lamina decides, byte for byte, what a language model sees, and can prove it.",
@@ -24,11 +28,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "tools.json、history.json 或 history.jsonl，以及 user.txt。",
     ),
     "opt.message": ("The user's message.", "用户消息。"),
-    "opt.project": ("A folder with the files below under their usual names.", "包含下列文件（按惯用名称）的文件夹。"),
+    "opt.project": ("A folder with the files below under their usual names.", "按约定文件名存放下列文件的文件夹。"),
     "opt.identity": ("Identity; replaces the shipped one.", "身份；替换内置身份。"),
     "opt.rules": ("Rules of the user or the project.", "用户或项目规则。"),
     "opt.skill": ("The system prompt of a skill.", "技能的系统提示词。"),
-    "opt.memory": ("Memories, a paragraph each; fenced as data.", "记忆，每段一条；作为数据围栏。"),
+    "opt.memory": ("Memories, a paragraph each; fenced as data.", "记忆，每段一条；作为数据放入围栏。"),
     "opt.context": ("Context of the moment, such as a project's constraints.", "动态上下文，例如项目约束。"),
     "opt.tools": ("Tools: a JSON list in OpenAI's form.", "工具：OpenAI 格式的 JSON 列表。"),
     "opt.history": ("The chat so far: .json or .jsonl.", "已有对话：.json 或 .jsonl。"),
@@ -57,8 +61,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "bytes": ("bytes", "字节"),
     "trust": ("trust", "信任"),
     "of_budget": ("{tokens:,} of {budget:,} tokens", "{tokens:,} / {budget:,} token"),
-    "over": ("over budget: the fixed part alone is too large", "超出预算：固定部分本身已过大"),
+    "over": ("over budget: the fixed part alone is too large", "超出预算：必须保留的部分已超出预算"),
     "free": ("free", "剩余"),
+    "both": ("--json and --payload exclude each other", "--json 与 --payload 不能同时使用"),
+    "warning": ("warning", "警告"),
     "dropped": (
         "{count} older messages left out ({tokens:,} tokens)",
         "省略较早的 {count} 条消息（{tokens:,} token）",
@@ -73,4 +79,39 @@ TEXTS: dict[str, tuple[str, str]] = {
 def texts(lang: str) -> dict[str, str]:
     """All texts in one language."""
     index = 1 if lang == "zh" else 0
-    return {name: pair[index] for name, pair in TEXTS.items()}
+    return {"lang": lang, **{name: pair[index] for name, pair in TEXTS.items()}}
+
+
+ZH_REASONS = {
+    "always kept": "始终保留",
+    "always kept, fenced": "始终保留，放入围栏",
+    "fits the budget": "在预算之内",
+    "the newest message": "最新消息",
+    "the current turn": "当前轮次",
+    "over the budget": "超出预算",
+    "the history begins with a user message": "历史须以用户消息开头",
+    "dropped": "省略",
+    "operator": "运营者",
+    "user": "用户",
+    "model": "模型",
+    "outside": "外部",
+}
+
+
+def reason_in(lang: str, reason: str) -> str:
+    """A receipt's reason or trust in the reader's language; what has no translation stays as it is."""
+    return ZH_REASONS.get(reason, reason) if lang == "zh" else reason
+
+
+def visible(text: str) -> str:
+    """Control, direction and tag characters as people can see them: a terminal must not obey text from outside."""
+    return "".join(f"⟨U+{ord(c):04X}⟩" if hidden(c) else c for c in text)
+
+
+def hidden(c: str) -> bool:
+    """Does a terminal obey this character, or show nothing where something is?"""
+    if c in "\n\t" or (c.isascii() and c.isprintable()):
+        return False
+    if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in DIRECTIONS:
+        return True
+    return "\U000e0000" <= c <= "\U000e01ef"

@@ -1,6 +1,7 @@
-"""A context on a terminal: the messages, a bar for each layer, and where every byte came from."""
+"""A context on a terminal: the messages layer by layer, a bar for each layer, and where every byte came from."""
 
-import unicodedata
+import io
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -9,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lamina.types import Message, Receipt, Segment
+from lamina.cli.texts import reason_in, visible
+from lamina.types import Context, Message, Receipt, Segment
 
 COLOURS = {
     "identity": "cyan",
@@ -29,42 +31,68 @@ COLOURS = {
     "user": "bright_white",
 }
 ROLES = {"system": "cyan", "user": "bright_white", "assistant": "green", "tool": "yellow"}
-DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-SHORT = 400
+SHORT_LAYER, SHORT_MESSAGE = 160, 400
 BAR = 36
+Say = Mapping[str, str]
 
 
-def show_context(messages: Sequence[Message], receipt: Receipt, say: Mapping[str, str], *, full: bool) -> None:
-    """Everything about one context, for people."""
-    console = Console(highlight=False, soft_wrap=False)
+def show_context(context: Context, receipt: Receipt, say: Say, *, full: bool) -> None:
+    """Everything about one context, for people; without colours and trailing blanks where nobody looks."""
+    if sys.stdout.isatty():
+        return _show(_console(), context, receipt, say, full)
+    page = io.StringIO()
+    _show(_console(page), context, receipt, say, full)
+    for line in page.getvalue().split("\n")[:-1]:
+        print(line.rstrip())
+    return None
+
+
+def _console(file: io.StringIO | None = None) -> Console:
+    console = Console(highlight=False, file=file)
+    console.width = max(40, console.width)
+    return console
+
+
+def _show(console: Console, context: Context, receipt: Receipt, say: Say, full: bool) -> None:
     console.rule(f"[bold]{say['messages']}", align="left", style="dim")
-    for message in messages:
-        _show_message(console, message, say, full)
+    gone = say["dropped"].format(count=receipt.dropped.count, tokens=receipt.dropped.tokens)
+    for number, message in enumerate(context.messages):
+        if receipt.dropped.count and number == (1 if context.system else 0):
+            console.print(Text(f"⋯ {gone}\n", style="yellow"))
+        console.print(Text(f" {message['role']} ", style=f"bold {ROLES[message['role']]} reverse"))
+        if message["role"] == "system":
+            _show_layers(console, context, say, full)
+        else:
+            _show_text(console, _plain(message, say), SHORT_MESSAGE, say, full)
+        console.print()
     console.rule(f"[bold]{say['receipt']}", align="left", style="dim")
     console.print(_bars(receipt, say))
     if receipt.dropped.count:
-        gone = say["dropped"].format(count=receipt.dropped.count, tokens=receipt.dropped.tokens)
         console.print(Padding(Text(gone, style="yellow"), (0, 1)))
     if receipt.over_budget:
         console.print(Padding(Text(say["over"], style="bold red"), (0, 1)))
-    console.print(_segments(receipt, say, full))
+    console.print(_segments(receipt, say, full, narrow=console.width < 100))
     tiles = say["tiles"].format(segments=len(receipt.segments), size=receipt.size)
-    proof = f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {receipt.counter}"
+    proof = f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {visible(receipt.counter)}"
     console.print(Padding(Text(proof, style="dim"), (0, 1)))
 
 
-def _show_message(console: Console, message: Message, say: Mapping[str, str], full: bool) -> None:
-    role = message["role"]
-    console.print(Text(f" {role} ", style=f"bold {ROLES[role]} reverse"))
-    text = _plain(message, say)
-    shown = text if full or len(text) <= SHORT else text[:SHORT]
-    console.print(Padding(Text(shown), (0, 0, 0, 2)))
+def _show_layers(console: Console, context: Context, say: Say, full: bool) -> None:
+    """The system message, layer by layer, a little of each."""
+    for text, segment in context.spans[0]:
+        name = Text(f"  {segment.layer}", style=f"bold {COLOURS.get(segment.layer, 'white')}")
+        console.print(name.append(f"  {visible(segment.source)}", style="dim"))
+        _show_text(console, visible((text or "").strip("\n")), SHORT_LAYER, say, full)
+
+
+def _show_text(console: Console, text: str, limit: int, say: Say, full: bool) -> None:
+    shown = text if full or len(text) <= limit else text[:limit].rsplit(maxsplit=1)[0]
+    console.print(Padding(Text(shown), (0, 0, 0, 4)))
     if len(shown) < len(text):
-        console.print(Padding(Text(say["more"].format(chars=len(text) - SHORT), style="dim"), (0, 0, 0, 2)))
-    console.print()
+        console.print(Padding(Text(say["more"].format(chars=len(text) - len(shown)), style="dim"), (0, 0, 0, 4)))
 
 
-def _plain(message: Message, say: Mapping[str, str]) -> str:
+def _plain(message: Message, say: Say) -> str:
     content = message["content"]
     if isinstance(content, str):
         lines = [content] if content else []
@@ -72,70 +100,51 @@ def _plain(message: Message, say: Mapping[str, str]) -> str:
         lines = [part["text"] if part["type"] == "text" else say["picture"] for part in content or ()]
     for call in message.get("tool_calls") or ():
         lines.append(f"→ {say['calls']} {call['function']['name']} {call['function']['arguments']}")
-    return _visible("\n".join(lines))
+    return visible("\n".join(lines))
 
 
-def _visible(text: str) -> str:
-    """Control, direction and tag characters as people can see them: a terminal must not obey text from outside."""
-    return "".join(f"⟨U+{ord(c):04X}⟩" if _hidden(c) else c for c in text)
-
-
-def _hidden(c: str) -> bool:
-    if c in "\n\t":
-        return False
-    return unicodedata.category(c) in ("Cc", "Cs") or c in DIRECTIONS or "\U000e0000" <= c <= "\U000e007f"
-
-
-def _bars(receipt: Receipt, say: Mapping[str, str]) -> Table:
+def _bars(receipt: Receipt, say: Say) -> Table:
+    """A bar for each layer, the largest one full: the layers are compared with each other, the sum with the budget."""
     table = Table(box=None, padding=(0, 1), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True, style="dim")
-    whole = max(receipt.tokens, receipt.budget, 1)
-    for layer, (sent, _) in receipt.by_layer().items():
-        if not sent:
-            continue
-        colour = COLOURS.get(layer, "white")
-        width = max(1, round(BAR * sent / whole))
-        table.add_row(layer, Text("█" * width, style=colour), f"{sent:,}", f"{sent / max(1, receipt.tokens):.0%}")
+    for justify in ("left", "left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    layers = {layer: sent for layer, (sent, _) in receipt.by_layer().items() if sent}
+    for layer, sent in layers.items():
+        bar = Text("█" * max(1, round(BAR * sent / max(layers.values()))), style=COLOURS.get(layer, "white"))
+        table.add_row(layer, bar, f"{sent:,}", Text(f"{sent / max(1, receipt.tokens):.0%}", style="dim"))
+    total = Text(
+        say["of_budget"].format(tokens=receipt.tokens, budget=receipt.budget),
+        style="bold red" if receipt.over_budget else "bold",
+    )
     free = receipt.budget - receipt.tokens
     if free > 0:
-        table.add_row(
-            Text(say["free"], style="dim"),
-            Text("░" * max(1, round(BAR * free / whole)), style="dim"),
-            f"{free:,.0f}",
-            "",
-        )
-    total = say["of_budget"].format(tokens=receipt.tokens, budget=receipt.budget)
-    table.add_row("", Text(total, style="bold red" if receipt.over_budget else "bold"), "", "")
+        total.append(f"  ({say['free']} {free:,.0f})", style="dim")
+    table.add_row("", total, "", "")
     return table
 
 
-def _segments(receipt: Receipt, say: Mapping[str, str], full: bool) -> Table:
+def _segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("bytes", "layer", "tokens", "source", "hash", "trust", "why"):
-        fold = name in ("source", "why")
-        table.add_column(
-            say[name],
-            justify="right" if name in ("bytes", "tokens") else "left",
-            overflow="fold" if fold else "ellipsis",
-            no_wrap=not fold,
-        )
+    names = [name for name in ("bytes", "layer", "tokens", "source", "hash", "trust", "why")
+             if not (narrow and name == "hash")]  # fmt: skip
+    for name in names:
+        fold, right = name in ("source", "why"), name in ("bytes", "tokens")
+        table.add_column(say[name], justify="right" if right else "left", overflow="fold", no_wrap=not fold)
     for run in _runs(receipt.segments, full):
-        first, last = run[0], run[-1]
+        first, last, alone = run[0], run[-1], len(run) == 1
         dropped = first.decision == "dropped"
-        source = first.source if len(run) == 1 else f"{first.source} … {last.source}"
-        reason = first.reason if first.decision == "kept" else f"{first.decision}: {first.reason}"
-        table.add_row(
-            "—" if dropped else f"{first.start}–{last.end}",
-            Text(first.layer, style=COLOURS.get(first.layer, "white")),
-            f"{sum(segment.tokens for segment in run):,}",
-            Text(_visible(source)),
-            first.hash[:8] if len(run) == 1 else "",
-            first.trust if len(run) == 1 else "",
-            Text(reason, style="yellow" if dropped else ""),
-        )
+        reason = reason_in(say["lang"], first.reason)
+        cells = {
+            "bytes": Text("—" if dropped else f"{first.start}–{last.end}"),
+            "layer": Text(first.layer, style=COLOURS.get(first.layer, "white")),
+            "tokens": Text(f"{sum(segment.tokens for segment in run):,}"),
+            "source": Text(visible(first.source if alone else f"{first.source} … {last.source}")),
+            "hash": Text(first.hash[:8] if alone else ""),
+            "trust": Text(reason_in(say["lang"], first.trust) if alone and not dropped else ""),
+            "why": Text(f"{reason_in(say['lang'], 'dropped')}: {reason}" if dropped else reason,
+                        style="yellow" if dropped else ""),
+        }  # fmt: skip
+        table.add_row(*(cells[name] for name in names))
     return table
 
 

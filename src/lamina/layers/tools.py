@@ -3,6 +3,7 @@
 Nothing here runs a tool. Notes say when to use a tool; how it is called stands in its schema alone.
 """
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,7 +47,11 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The tool as a request declares it, in OpenAI's form."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": copy.deepcopy(dict(self.parameters)),
+        }
         return {"type": "function", "function": function}
 
     @property
