@@ -163,14 +163,14 @@ def split_updates(text: str, mark: str = DEFAULT_MARK) -> tuple[tuple[Fence, ...
 
 def guard_words(words: str, mark: str = DEFAULT_MARK) -> str:
     """A user's words as they are; only words that hold the session's mark are fenced, lest they pass for an update."""
-    if f"-{mark}" in words and any(f"<{kind}-{mark}" in words for kind in ("data", "layer")):
+    if "<" in words and any(f"<{kind}-{mark}" in words for kind in ("data", "layer")):
         return Fence(words, "user", attributes=WORDS).render(mark)
     return words
 
 
 def guard_result(text: str, mark: str = DEFAULT_MARK) -> str:
     """A tool's result as `tool_result` writes it, as it is; any other that looks like lamina's own words is fenced."""
-    if f"-{mark}" not in text and "<system_hint" not in text:
+    if "<" not in text or (f"-{mark}" not in text and "<system_hint" not in text):
         return text
     reader = _Reader(text, check_mark(mark), "en")
     try:

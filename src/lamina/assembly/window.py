@@ -4,13 +4,14 @@ Running totals and safe cut points are kept as messages come in, so a turn costs
 What was cut is released; the window never grows with the chat.
 """
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from lamina.assembly.checks import check_message
 from lamina.assembly.context import build_context
-from lamina.assembly.entries import Entry, as_current, build_head, fresh, history_entry, left_out, own_copy
+from lamina.assembly.entries import Entry, as_current, build_head, history_entry, left_out, own_copy
 from lamina.assembly.fences import DEFAULT_MARK, check_mark
 from lamina.assembly.messages import Messages, StartOn, check_start_on
 from lamina.assembly.tokens import (
@@ -114,6 +115,8 @@ class Window:
         self._cuts: deque[int] = deque()
         """Where the history may be cut, as absolute positions."""
         self._base = self._start = self._total = self._dropped_tokens = 0
+        self._nested = -1
+        """Where the newest message stands that holds more than text; plain ones are copied at the speed of C."""
         self._turn = -1
         """Where the current turn begins: the last user message."""
         self._factor = 1.0
@@ -133,7 +136,7 @@ class Window:
         try:
             role, content = message["role"], message["content"]
             plain = type(content) is str and len(message) == 2 and (role == "user" or role == "assistant")
-            plain = plain and self._mark not in content
+            plain = plain and ("<" not in content or self._mark not in content)
         except (KeyError, TypeError):
             role, content, plain = "", "", False
         if plain and not self._calls.open:
@@ -145,6 +148,7 @@ class Window:
             check_message(message, f"message {position}")
             role = message["role"]
             own = own_copy(message, self._mark[1:])
+            self._nested = position
             cost = content_tokens(own, self._count)
         safe = role != "tool"
         if not plain or self._calls.open:
@@ -183,7 +187,9 @@ class Window:
         """The messages to send now: system, the history that fits, the current turn."""
         self._cut()
         self._fitted = self.tokens
-        kept = [fresh(message) for message in self._messages[self._start - self._base :]]
+        held = cast("list[dict[str, Any]]", self._messages[self._start - self._base :])
+        copied = map(dict[str, Any].copy, held) if self._nested < self._start else map(copy.deepcopy, held)
+        kept = cast("list[Message]", list(copied))
         messages = [self._head.system.message.copy(), *kept] if self._head.system else kept
         dropped = self._dropped_tokens
         return Messages(

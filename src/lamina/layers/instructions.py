@@ -1,0 +1,377 @@
+"""Instruction files: what a team wrote down, whole, as it is on disk now, and from nowhere else (I2, I9, I12).
+
+This room hides where instructions and rules come from, what they include, and who approved a text with hidden
+characters. It decides nothing about when a text is sent; that is `injection`. A file that is there and cannot be used
+is an error, never an absent or empty layer.
+"""
+
+import json
+import os
+import posixpath
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
+from lamina.errors import InstructionsError, shown
+from lamina.layers.workspace import AnyPath, FileText, Key, Missing, Trail, Workspace, below, key_of, parts, trail
+from lamina.types import Layer, text_hash
+
+Kind = Literal["instructions", "rules"]
+
+MAX_DEPTH = 5
+MAX_FILES = 250
+MAX_APPROVALS = 4 * 1024 * 1024
+RULES, NESTED = ".lamina/rules.md", "AGENTS.md"
+SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
+
+_INCLUDE = re.compile(r"^@(\S+)[ \t\r]*$", re.MULTILINE)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class Approvals:
+    """Content hashes that a person approved although their text holds hidden characters.
+
+    The file must lie outside every workspace: a repository cannot approve itself.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self.path = os.path.realpath(path)
+        folder = os.path.dirname(self.path)
+        self._folder = Workspace(folder, max_bytes=MAX_APPROVALS, label=folder.rstrip("/") + "/")
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._hashes()
+
+    def approve(self, version: str) -> None:
+        if not _HASH.fullmatch(version):
+            hint = "64 of 0-9 and a-f, as `lamina rules` shows them"
+            raise InstructionsError(f"{shown(version)} is no content hash", hint=hint, path=self.path)
+        self._write(sorted({*self._hashes(), version}))
+
+    def revoke(self, version: str) -> None:
+        self._write([known for known in self._hashes() if known != version])
+
+    def _hashes(self) -> list[str]:
+        name = os.path.basename(self.path)
+        found = self._folder.find(name) if os.path.isdir(self._folder.root) else Missing(name)
+        if isinstance(found, Missing):
+            return []
+        try:
+            hashes: Any = json.loads(found.text)
+        except (ValueError, RecursionError):
+            hashes = None
+        listed: list[Any] = cast(list[Any], hashes) if isinstance(hashes, list) else [None]
+        if not all(isinstance(known, str) and _HASH.fullmatch(known) for known in listed):
+            raise self._folder.refusal(
+                name, "is no JSON list of content hashes", "mend it, or remove it and approve anew"
+            )
+        return listed
+
+    def _write(self, hashes: list[str]) -> None:
+        """Whole or not at all: beside the file, to the disk, then in its place."""
+        folder = self._folder.root
+        draft = f"{self.path}.{os.getpid()}.{time.time_ns()}"
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                json.dump(hashes, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self.path)
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise InstructionsError(
+                f"{shown(self.path, 200)} cannot be written: {error.strerror}", hint="check its folder", path=self.path
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionFile:
+    """A file with its includes in their places; `hash` and `size` are those of the text that results."""
+
+    kind: Kind
+    path: str
+    text: str
+    hash: str
+    size: int
+    included: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The instructions, and the rules in force, the nearest last. Without rules `rules_hash` is empty."""
+
+    instructions: InstructionFile
+    rules: tuple[InstructionFile, ...]
+    rules_text: str = field(init=False)
+    rules_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = "\n\n".join(file.text for file in self.rules if file.text and not file.text.isspace())
+        object.__setattr__(self, "rules_text", text)
+        object.__setattr__(self, "rules_hash", text_hash(text) if self.rules else "")
+
+    def layers(self, owner: str | None = None) -> list[Layer]:
+        """One layer a file, so that the receipt shows each of them."""
+        return [Layer(file.kind, file.text, file.path, owner) for file in (self.instructions, *self.rules)]
+
+
+class _Reading:
+    """The files of one layer while they are put together: what they may still take, and what to watch from now on."""
+
+    def __init__(self, workspace: Workspace, approvals: Approvals | None, trail: Trail) -> None:
+        self.approvals = approvals
+        self.trail = trail
+        self.root = workspace.root
+        self.left = self.limit = workspace.max_bytes
+        self.files: dict[str, FileText] = {}
+        self.missing: dict[str, None] = {}
+        self.approved: dict[str, None] = {}
+        self.settled = True
+
+    def file(self, kind: Kind, workspace: Workspace, path: str) -> InstructionFile | Missing:
+        found = self._find(workspace, path)
+        if isinstance(found, Missing):
+            return found
+        included: dict[str, None] = {}
+        text = self._text(workspace, found, (), included)
+        name = (workspace.label + path).encode("utf-8", "backslashreplace").decode()
+        return InstructionFile(kind, name, text, text_hash(text), len(text.encode()), tuple(included))
+
+    def _find(self, workspace: Workspace, path: str) -> FileText | Missing:
+        full = workspace.full(path)
+        found = self.files.get(full) or workspace.find(
+            path, self.trail
+        )  # one version of each file, however often it is included
+        if isinstance(found, Missing):
+            self.missing[workspace.full(found.path)] = None
+            if not f"{path}/".startswith(f"{found.path}/"):  # a link led there, and it may lead elsewhere one day
+                self.missing[full] = None
+            return found
+        self.files[full] = found
+        self.settled &= found.settled
+        if len(self.files) > MAX_FILES:
+            raise workspace.refusal(path, f"is one file too many, {MAX_FILES} are allowed", "join some of them")
+        self.left -= found.size
+        if self.left < 0:
+            raise workspace.refusal(
+                path, f"makes it too large: {self.limit} bytes are allowed for all files together", "shorten them"
+            )
+        if found.hidden:
+            self._check_hidden(workspace, found)
+        return found
+
+    def _text(
+        self, workspace: Workspace, file: FileText, above: tuple[FileText, ...], included: dict[str, None]
+    ) -> str:
+        """The file's text with what it includes."""
+        lines: list[str] = []
+        above = (*above, file)
+        for number, line, target in _lines(file.text):
+            if target is None:
+                lines.append(line)
+                continue
+            where = f"{workspace.label}{file.path}:{number}"
+            inner = self._include(workspace, file, target, where)
+            if any(inner.key[3:] == outer.key[3:] for outer in above):
+                raise _include_error(where, f"includes {shown(target)}, which leads back to it", inner.path)
+            if len(above) > MAX_DEPTH:
+                raise _include_error(where, f"includes {shown(target)}, more than {MAX_DEPTH} files deep", inner.path)
+            included[workspace.label + inner.path] = None
+            lines.append(self._text(workspace, inner, above, included).removesuffix("\n"))
+        return "\n".join(lines)
+
+    def _include(self, workspace: Workspace, file: FileText, target: str, where: str) -> FileText:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(file.path), target))
+        try:
+            found = self._find(workspace, path)
+        except InstructionsError as error:
+            raise InstructionsError(f"{where}: {error.message}", hint=error.hint, path=error.path) from None
+        if isinstance(found, Missing):
+            raise _include_error(where, f"includes {shown(target)}, which is not there", path)
+        return found
+
+    def _check_hidden(self, workspace: Workspace, file: FileText) -> None:
+        places = ", ".join(map(str, file.hidden[:5])) + (f" and {n} more" if (n := len(file.hidden) - 5) > 0 else "")
+        name = workspace.label + file.path
+        hint = f"remove them, or approve them as they are: lamina rules approve {_quoted(name)}"
+        if self.approvals and file.hash in self.approvals:
+            if below(os.path.realpath(self.root), self.approvals.path) is None:
+                self.approved[file.hash] = None
+                return
+            hint = f"its approval does not count, since {shown(self.approvals.path)} lies in the workspace"
+        raise workspace.refusal(file.path, f"holds characters that nobody sees: {places}", hint)
+
+
+class _State(NamedTuple):
+    loaded: Loaded
+    settled: bool
+    paths: tuple[str, ...]
+    keys: list[Key]
+    missing: tuple[str, ...]
+    approved: tuple[str, ...]
+
+
+class InstructionFiles:
+    """The instruction files of one workspace: `load()` gives their texts as they are on disk now.
+
+    Both paths are relative to the workspace. Empty instructions are the shipped ones; only they may also be an absolute
+    path elsewhere, so take such a path from the operator and never from a file in the workspace. Where there are no
+    rules, every file named `nested` from the workspace down to `folder` counts.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace | AnyPath,
+        *,
+        instructions: AnyPath = "",
+        rules: AnyPath = RULES,
+        nested: str = NESTED,
+        folder: AnyPath = "",
+        approvals: Approvals | None = None,
+    ) -> None:
+        self.workspace = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
+        self.approvals = approvals
+        self._shipped = not os.fspath(instructions)
+        self._instructions = (
+            (self._other(SHIPPED, "lamina/"), "instructions.md")
+            if self._shipped
+            else self._placed(os.fspath(instructions))
+        )
+        path = os.fspath(rules)
+        self._rules = (self.workspace, below(self.workspace.root, path) or path)
+        self._nested = [f"{level}{nested}" for level in self._levels(os.fspath(folder))]
+        self._state: _State | None = None
+
+    def load(self) -> Loaded:
+        """The instructions and rules in force. When nothing changed, this costs one `stat` a file and no read."""
+        if self._state and self._fresh(self._state):
+            return self._state.loaded
+        with trail() as handles:
+            first, second = (_Reading(self.workspace, self.approvals, handles) for _ in range(2))
+            loaded = Loaded(self._read_instructions(first), tuple(self._read_rules(second)))
+        files = first.files | second.files
+        self._state = _State(
+            loaded,
+            first.settled and second.settled,
+            tuple(files),
+            [file.key for file in files.values()],
+            tuple(second.missing),
+            (*first.approved, *second.approved),
+        )
+        return loaded
+
+    def _fresh(self, state: _State) -> bool:
+        stat = self.workspace.stat
+        try:
+            if not state.settled or [*map(key_of, map(stat, state.paths))] != state.keys:
+                return False
+        except OSError:
+            return False
+        for path in state.missing:
+            try:
+                stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+            return False
+        return all(self.approvals and version in self.approvals for version in state.approved)
+
+    def _read_instructions(self, reading: _Reading) -> InstructionFile:
+        workspace, path = self._instructions
+        found = reading.file("instructions", workspace, path)
+        if self._shipped:
+            hint = (
+                "reinstall lamina (pip install --force-reinstall lamina), or name a file in the setting `instructions`"
+            )
+        else:
+            hint = "write it again, or take the setting `instructions` away to use the shipped ones"
+        if isinstance(found, Missing):
+            raise workspace.refusal(path, "is not there: there are no instructions", hint)
+        if not found.text or found.text.isspace():
+            raise workspace.refusal(path, "is empty: there are no instructions", hint)
+        return found
+
+    def _read_rules(self, reading: _Reading) -> Iterator[InstructionFile]:
+        own = reading.file("rules", *self._rules)
+        if not isinstance(own, Missing):
+            yield own
+            return
+        seen: set[tuple[int, ...]] = set()
+        for path in self._nested:
+            file = reading.file("rules", self.workspace, path)
+            if isinstance(file, Missing):
+                if file.path != path and not os.path.isdir(self.workspace.full(posixpath.dirname(path))):
+                    raise self.workspace.refusal(posixpath.dirname(path), "is not there", "check the working folder")
+                continue
+            identity = reading.files[self.workspace.full(path)].key[3:]
+            if identity not in seen:  # a folder that links to one above it would give its rules twice
+                seen.add(identity)
+                yield file
+
+    def _placed(self, path: str) -> tuple[Workspace, str]:
+        if not os.path.isabs(path):
+            return self.workspace, path
+        inside = below(self.workspace.root, path)
+        if inside is not None:
+            return self.workspace, inside
+        folder, name = os.path.split(path)
+        return self._other(folder, folder.rstrip("/") + "/"), name
+
+    def _other(self, folder: str, label: str) -> Workspace:
+        return Workspace(folder, max_bytes=self.workspace.max_bytes, label=label, stat=self.workspace.stat)
+
+    def _levels(self, folder: str) -> list[str]:
+        root = self.workspace.root
+        folder = os.path.normpath(os.path.join(root, folder))
+        inside = below(root, folder) if folder != root else ""
+        if inside is None:
+            inside = below(os.path.realpath(root), os.path.realpath(folder) + "/")
+        if inside is None:
+            raise InstructionsError(
+                f"the working folder {shown(folder)} does not lie in the workspace {shown(root)}",
+                hint="start in the workspace, or name another one",
+                path=folder,
+            )
+        names = parts(inside)
+        return ["", *("/".join(names[: depth + 1]) + "/" for depth in range(len(names)))]
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """Number, line, and what it includes; nothing is included from inside a code fence."""
+    if not _INCLUDE.search(text):
+        yield 1, text, None
+        return
+    fence = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        mark = _FENCE.match(line)
+        if fence:
+            if mark and mark[1].startswith(fence) and not mark[2].strip():
+                fence = ""
+        elif mark and not (mark[1][0] == "`" and "`" in mark[2]):
+            fence = mark[1]
+        elif (found := _INCLUDE.match(line)) and ("/" in found[1] or "." in found[1]):
+            yield number, line, found[1]
+            continue
+        yield number, line, None
+
+
+def _include_error(where: str, what: str, path: str) -> InstructionsError:
+    hint = "mend the include; to show such a line as text, put it into a code fence"
+    return InstructionsError(f"{where} {what}", hint=hint, path=path)
+
+
+def _quoted(path: str) -> str:
+    return shlex.quote(path) if path.isprintable() else shown(path, 200)

@@ -1,0 +1,328 @@
+"""A folder whose files are read without ever leaving it (fault P6).
+
+This room hides how a path becomes text: opened name by name below a folder's handle, links followed by hand and never
+out of it, nothing but regular files of a bounded size and in UTF-8, read once and then watched by one `stat`.
+It knows nothing about what the text is for.
+"""
+
+import errno
+import os
+import stat as modes
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import NamedTuple, cast
+
+from lamina.errors import InstructionsError, shown
+from lamina.layers.hidden import Hidden, hidden_characters
+from lamina.types import text_hash
+
+AnyPath = str | os.PathLike[str]
+Key = tuple[int, int, int, int, int]
+Trail = dict[str, int]
+
+MAX_BYTES = 256 * 1024
+MAX_LINKS = 40
+MAX_STEPS = 1_000
+MAX_KNOWN = 1_000
+MAX_HANDLES = 100
+TRIES = 5
+SETTLED = 100_000_000
+"""Nanoseconds. File systems stamp a change with a clock of some milliseconds, so a file that changed just before it was
+read may change again under the same stamp. Until it is this old, it is read again instead of trusted."""
+
+key_of = cast(Callable[[os.stat_result], Key], attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_dev"))
+"""What tells that a file is the one that was read. The time of change too: tools that copy set the other one back."""
+
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)  # getattr: so that importing works where the system has none of them
+_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
+_ROOT: int = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _CLOEXEC
+_FOLDER = _ROOT | _NOFOLLOW
+_FILE: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NOFOLLOW | _CLOEXEC
+_LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}  # what opening a link without following it gives, by system
+
+
+class FileText(NamedTuple):
+    """One file as it was read. `settled` says that an equal `key` means equal text."""
+
+    path: str
+    text: str
+    hash: str
+    size: int
+    key: Key
+    settled: bool
+    hidden: tuple[Hidden, ...]
+
+
+class Missing(NamedTuple):
+    """Nothing is there; `path` is the first name on the way that does not exist."""
+
+    path: str
+
+
+class Workspace:
+    """A folder whose files are read without ever leaving it. Files are kept and read again only when they changed."""
+
+    def __init__(
+        self,
+        root: AnyPath,
+        *,
+        max_bytes: int = MAX_BYTES,
+        label: str = "",
+        stat: Callable[..., os.stat_result] = os.stat,
+    ) -> None:
+        self.root = os.path.abspath(root)
+        self.max_bytes = max_bytes
+        self.label = label
+        self.stat = stat
+        self._known: dict[str, FileText] = {}
+
+    def full(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def read(self, path: str) -> FileText:
+        """The text of a file; that it is not there is an error too."""
+        found = self.find(path)
+        if isinstance(found, Missing):
+            raise self.refusal(path, "is not there", "check the name, also its capital letters")
+        return found
+
+    def find(self, path: str, trail: Trail | None = None) -> FileText | Missing:
+        """The text of a file, or that there is none. A file that did not change costs one `stat`."""
+        known = self._known.get(path)
+        if known and known.settled and self._key_now(path) == known.key:
+            return known
+        found = self._fetch(path, trail)
+        if isinstance(found, FileText):
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[path] = found
+        return found
+
+    def refusal(self, path: str, what: str, hint: str) -> InstructionsError:
+        name = self.label + path
+        return InstructionsError(f"{shown(name, 200)} {what}", hint=hint, path=name)
+
+    def _key_now(self, path: str) -> Key | None:
+        try:
+            return key_of(self.stat(self.full(path)))
+        except OSError:  # opening it will say what is wrong
+            return None
+
+    def _fetch(self, path: str, trail: Trail | None) -> FileText | Missing:
+        for _ in range(TRIES):
+            opened = _Walk(self, path, trail).open()
+            if isinstance(opened, Missing):
+                return opened
+            try:
+                now, info = time.time_ns(), os.fstat(opened)
+                self.check_kind(path, info.st_mode)
+                self._check_size(path, info.st_size)
+                data = self._bytes(path, opened)
+                same = key_of(os.fstat(opened)) == key_of(info)
+            except OSError as error:
+                raise self.refusal(path, f"cannot be read: {error.strerror}", "check the file and its disk") from None
+            finally:
+                os.close(opened)
+            if same:
+                text = self._decoded(path, data)
+                settled = now - info.st_ctime_ns > SETTLED
+                hidden = tuple(hidden_characters(text))
+                return FileText(path, text, text_hash(text), len(data), key_of(info), settled, hidden)
+        raise self.refusal(path, "keeps changing while it is read", "see which program writes it")
+
+    def check_kind(self, path: str, mode: int) -> None:
+        if not modes.S_ISREG(mode):
+            kinds = {modes.S_IFDIR: "a folder", modes.S_IFIFO: "a pipe", modes.S_IFSOCK: "a socket"}
+            kind = kinds.get(modes.S_IFMT(mode), "a device")
+            raise self.refusal(path, f"is {kind}, not a regular file", "put a plain text file in its place")
+
+    def _check_size(self, path: str, size: int) -> None:
+        if size > self.max_bytes:
+            raise self.refusal(path, f"is too large: {size} bytes, {self.max_bytes} are allowed", "shorten or split it")
+
+    def _bytes(self, path: str, opened: int) -> bytes:
+        pieces: list[bytes] = []
+        left = self.max_bytes + 1
+        while left > 0 and (piece := os.read(opened, left)):
+            pieces.append(piece)
+            left -= len(piece)
+        self._check_size(path, self.max_bytes + 1 - left)
+        return b"".join(pieces)
+
+    def _decoded(self, path: str, data: bytes) -> str:
+        try:
+            return data.decode("utf-8").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            where = f"line {line}, byte {error.start} is 0x{data[error.start]:02x}"
+            raise self.refusal(path, f"is not UTF-8: {where}", "save it as UTF-8") from None
+
+
+class _Walk:
+    """One way from the root to a file. Each name is opened below the handle of the folder before it and never followed
+    by the system, so whatever is swapped meanwhile, the way cannot leave the root."""
+
+    def __init__(self, workspace: Workspace, path: str, trail: Trail | None) -> None:
+        self.workspace = workspace
+        self.path = path
+        self.trail: Trail = {} if trail is None else trail
+        self.handles = 0 if trail is None else MAX_HANDLES
+        self.links = 0
+        names = self._names()
+        self.passed = names[: self._known(names)]
+        self.ahead = [(name, False) for name in reversed(names[len(self.passed) :])]
+        """Names still to come, the next one last, and whether a link brought them in."""
+
+    def open(self) -> int | Missing:
+        """The handle of the regular file, or what is missing."""
+        if os.open not in os.supports_dir_fd:
+            raise self._refusal("cannot be opened safely on this system", "use Linux, macOS or WSL")
+        known = self.trail.get(self._here())
+        self.folder, self.kept = (self._root(), False) if known is None else (known, True)
+        try:
+            for _ in range(MAX_STEPS):
+                opened = self._step()
+                if opened is not None:
+                    return opened
+        finally:
+            self._leave()
+        raise self._refusal("takes too many steps to reach", "untangle the links on the way")
+
+    def _step(self) -> int | Missing | None:
+        if not self.ahead:
+            raise self._refusal("leads to a folder, not to a file", "mend or remove the link")
+        name, linked = self.ahead.pop()
+        if name == "..":
+            self._up()
+            return None
+        try:
+            if not self.ahead:
+                return self._file(name, linked)
+            folder = os.open(name, _FOLDER, dir_fd=self.folder)
+            self._enter(folder)
+            self.passed.append(name)
+            if len(self.trail) < self.handles and self._here() not in self.trail:
+                self.trail[self._here()], self.kept = folder, True
+        except FileNotFoundError:
+            if linked:
+                raise self._refusal("is a link to nowhere", "mend or remove the link") from None
+            return Missing("/".join((*self.passed, name)))
+        except OSError as error:
+            if error.errno not in _LINK or not self._follow(name):
+                denied = error.errno in (errno.EACCES, errno.EPERM)
+                hint = (
+                    "allow lamina's user to read it"
+                    if denied
+                    else f"see what {shown('/'.join((*self.passed, name)))} is"
+                )
+                raise self._refusal(f"cannot be opened: {error.strerror}", hint) from None
+        return None
+
+    def _file(self, name: str, linked: bool) -> int | None:
+        mode = os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode
+        if modes.S_ISLNK(mode):
+            if not self._follow(name):  # it is no link any more: look again
+                self.ahead.append((name, linked))
+            return None
+        self.workspace.check_kind(self.path, mode)  # before it is opened: a device may act on that alone
+        try:
+            return os.open(name, _FILE, dir_fd=self.folder)
+        except OSError as error:
+            if error.errno not in _LINK:
+                raise
+            self.ahead.append((name, linked))  # it has become a link meanwhile: look again
+            return None
+
+    def _follow(self, name: str) -> bool:
+        try:
+            target = os.readlink(name, dir_fd=self.folder)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # no link, so it is really no folder
+                return False
+            raise self._refusal(f"has a link that cannot be read: {error.strerror}", "mend the link") from None
+        self.links += 1
+        if self.links > MAX_LINKS:
+            raise self._refusal(f"has more than {MAX_LINKS} links on its way", "look for links that lead to each other")
+        if target.startswith("/"):
+            inside = below(self.workspace.root, target)
+            if inside is None:
+                raise self._refusal(
+                    f"leads out of its folder, to {shown(target)}", "copy the file to where the link is"
+                )
+            target = inside
+            self._restart([])
+        self.ahead += [(part, True) for part in reversed(parts(target))]
+        return True
+
+    def _up(self) -> None:
+        if not self.passed:
+            raise self._refusal(f"leads out of its folder {shown(self.workspace.root)}", "keep the file below it")
+        self._restart(self.passed[:-1])
+
+    def _restart(self, passed: list[str]) -> None:
+        self.ahead += [(name, True) for name in reversed(passed)]
+        self.passed = []
+        self._enter(self._root())
+
+    def _enter(self, folder: int) -> None:
+        self._leave()
+        self.folder, self.kept = folder, False
+
+    def _leave(self) -> None:
+        if not self.kept:  # else the trail closes it
+            os.close(self.folder)
+
+    def _here(self) -> str:
+        return self.workspace.full("/".join(self.passed))
+
+    def _known(self, names: list[str]) -> int:
+        """How many names lead to a folder whose handle is on the trail; a path that goes up begins at the root."""
+        depth = len(names) - 1 if self.trail and ".." not in names else 0
+        while depth and self.workspace.full("/".join(names[:depth])) not in self.trail:
+            depth -= 1
+        return depth
+
+    def _root(self) -> int:
+        try:
+            return os.open(self.workspace.root, _ROOT)
+        except OSError as error:
+            root = shown(self.workspace.root)
+            raise self._refusal(f"cannot be opened: {root}: {error.strerror}", "check the workspace folder") from None
+
+    def _names(self) -> list[str]:
+        if "\0" in self.path or self.path.startswith("/"):
+            raise self._refusal("is no path below a folder", "give a relative path")
+        try:
+            os.fsencode(self.path)
+        except UnicodeEncodeError:
+            raise self._refusal("is no name a file can have", "check the path") from None
+        names = parts(self.path)
+        if not names or names[-1] == ".." or self.path.endswith(("/", "/.")):
+            raise self._refusal("names a folder, not a file", "name the file")
+        return names
+
+    def _refusal(self, what: str, hint: str) -> InstructionsError:
+        return self.workspace.refusal(self.path, what, hint)
+
+
+@contextmanager
+def trail() -> Generator[Trail, None, None]:
+    """Handles of folders, kept while several files below each other are read, so that each folder is opened once."""
+    handles: Trail = {}
+    try:
+        yield handles
+    finally:
+        for handle in handles.values():
+            os.close(handle)
+
+
+def parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def below(root: str, path: str) -> str | None:
+    """The path as seen from the root, where it begins with it."""
+    prefix = root.rstrip("/") + "/"
+    return path.removeprefix(prefix) if path.startswith(prefix) else None
