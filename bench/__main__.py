@@ -72,7 +72,7 @@ def _report(stored: dict[str, Any]) -> str:
     parts = [
         "# Benchmarks\n\nMade by `make bench`; do not edit. `make bench ROW=trim` runs one row.\nAll sides of a row "
         "ran in one run on the same machine with the same messages; read the ratios, not the times.\nRows on real "
-        "chats read the folder named by `LAMINA_BENCH_DATA`, which is not part of this repository; without it they say so.\n"
+        "chats read the folder named by `LAMINA_BENCH_DATA`, not part of this repository; without it they say so.\n"
     ]
     for name in ROWS:
         if name in stored:
