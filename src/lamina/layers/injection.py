@@ -1,0 +1,330 @@
+"""When instructions and rules reach the model: on the first turn, again when they would fade, at once when they change.
+
+A state machine in two steps: `prepare` decides and renders and changes nothing, `sent` moves the state after the send
+succeeded, so a failed send leaves the injection due. It reads files only through `InstructionFiles` and has no clock.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+
+from lamina.errors import InstructionsError, LayerError, SettingsError, shown
+from lamina.layers.instructions import InstructionFiles, Loaded
+from lamina.types import Lang, Layer
+
+Source = Literal["instructions", "rules"]
+Change = Literal["full", "replaces", "removed"]
+UserInput = str | Sequence[Mapping[str, Any]]
+
+SOURCES: tuple[Source, ...] = ("instructions", "rules")
+LEVELS = (75, 50, 25)
+"""Shares of the context, in percent; crossing one upwards brings everything again."""
+TURNS = 15
+FAILURES = 3
+JOIN = "\n\n"
+WORDS: dict[Change, dict[Source, dict[str, str]]] = {
+    "replaces": {
+        "instructions": {"en": "These instructions replace the former ones:", "zh": "以下指令取代先前的指令："},
+        "rules": {"en": "These rules replace the former ones:", "zh": "以下规则取代先前的规则："},
+    },
+    "removed": {
+        "instructions": {"en": "The former instructions no longer apply.", "zh": "先前的指令不再适用。"},
+        "rules": {"en": "The former rules no longer apply.", "zh": "先前的规则不再适用。"},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionSettings:
+    """`enabled=False` stops every later injection; the first one of a session stays (I8)."""
+
+    enabled: bool = True
+    turns: int = TURNS
+    cadence: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Turns for a source of its own: `{"rules": 1}`."""
+    lang: Lang = "en"
+
+    def __post_init__(self) -> None:
+        for name, turns in (("turns", self.turns), *self.cadence.items()):
+            if name not in ("turns", *SOURCES):
+                raise SettingsError(f"no source named {shown(name)} has a cadence", hint=f"known: {', '.join(SOURCES)}")
+            if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+                raise SettingsError(f"the cadence {name} is {shown(turns)}", hint="a whole number of at least 1")
+
+    def every(self, source: Source) -> int:
+        return self.cadence.get(source, self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the model saw last of a source, and on which turn."""
+
+    hash: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionState:
+    """All that must survive a restart; `to_dict` and `from_dict` are its form in the store."""
+
+    turn: int = 0
+    workspace: str = ""
+    model: str = ""
+    seen: Mapping[str, Seen] = field(default_factory=dict[str, Seen])
+    level: int = 0
+    noted: tuple[str, ...] = ()
+    """What happened since the last turn that brings everything again: compaction, resume."""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.seen)
+
+    def to_dict(self) -> dict[str, Any]:
+        seen = {source: {"hash": was.hash, "turn": was.turn} for source, was in self.seen.items()}
+        return {
+            "turn": self.turn,
+            "workspace": self.workspace,
+            "model": self.model,
+            "seen": seen,
+            "level": self.level,
+            "noted": list(self.noted),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "InjectionState":
+        try:
+            seen = {source: Seen(str(was["hash"]), int(was["turn"])) for source, was in data["seen"].items()}
+            noted = tuple(str(reason) for reason in data["noted"])
+            turn, level = int(data["turn"]), int(data["level"])
+            return InjectionState(turn, str(data["workspace"]), str(data["model"]), seen, level, noted)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise LayerError(
+                f"{shown(data)} is no state of an injection", hint="begin the session anew: reset()"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One source as it is injected."""
+
+    source: Source
+    change: Change
+    text: str
+    hash: str
+
+    def render(self, lang: Lang) -> str:
+        if self.change == "full":
+            return self.text
+        words = WORDS[self.change][self.source][lang]
+        return f"{words}{JOIN}{self.text}" if self.change == "replaces" else words
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEnvelope:
+    """One turn's prompt: `[instructions, rules?, phase prompt?, user input]`, joined or split by role (I3, I4)."""
+
+    turn: int
+    reasons: tuple[str, ...]
+    parts: tuple[Part, ...]
+    phase_prompt: str | None
+    user_input: UserInput
+    first: bool
+    loaded: Loaded
+    after: InjectionState = field(repr=False)
+    lang: Lang = "en"
+
+    @property
+    def injection(self) -> str:
+        """What is injected, without phase prompt and user input; empty when nothing is."""
+        return JOIN.join(part.render(self.lang) for part in self.parts)
+
+    @property
+    def joined(self) -> UserInput:
+        """Everything in the user's message, for providers without a system role."""
+        return self._before_user([self.injection, self.phase_prompt])
+
+    @property
+    def system(self) -> str:
+        """For providers with a system role: the first injection; empty on later turns, when nothing before may move."""
+        return self.injection if self.first else ""
+
+    @property
+    def user(self) -> UserInput:
+        """The user's message beside `system`: a later injection and the phase prompt stand in front of the words."""
+        return self._before_user([None if self.first else self.injection, self.phase_prompt])
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Instructions and rules as they are on disk now, for an assembly that rebuilds its system message."""
+        return self.loaded.layers()
+
+    @property
+    def line(self) -> str:
+        """`[SystemPrompt] initial instructions:1a2b3c4d rules:5e6f7a8b`"""
+        hashes = " ".join(f"{part.source}:{part.hash[:8] or 'removed'}" for part in self.parts)
+        return f"[SystemPrompt] {', '.join(self.reasons)} {hashes}"
+
+    def _before_user(self, texts: Sequence[str | None]) -> UserInput:
+        text = JOIN.join(piece for piece in texts if piece and not piece.isspace())
+        if isinstance(self.user_input, str):
+            return JOIN.join(piece for piece in (text, self.user_input) if piece)
+        return [{"type": "text", "text": text}, *self.user_input] if text else list(self.user_input)
+
+
+@dataclass(slots=True)
+class Counters:
+    first: int = 0
+    repeated: int = 0
+    failed: int = 0
+    stale_rule_turns: int = 0
+    """Turns that were sent while the model saw other rules than the file holds; 0 unless re-injection is off."""
+
+
+class SystemPromptManager:
+    """Called in one place before every send, whichever the channel (I1): `prepare`, send, `sent`."""
+
+    def __init__(
+        self,
+        files: InstructionFiles,
+        *,
+        settings: InjectionSettings | None = None,
+        model: str = "",
+        state: InjectionState | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.settings = settings or InjectionSettings()
+        self.counters = Counters()
+        self._files, self._model = files, model
+        self._state = state or InjectionState()
+        self._log = log or logging.getLogger("lamina.injection")
+        self._prepared: PromptEnvelope | None = None
+        self._failures, self._warned = 0, False
+
+    @property
+    def state(self) -> InjectionState:
+        return self._state
+
+    def prepare(
+        self, user_input: UserInput, *, phase_prompt: str | None = None, context_use: float | None = None
+    ) -> PromptEnvelope:
+        """What this turn sends. `context_use` is the share of the model's window that the provider reported last."""
+        level = _level(context_use, self._state.level)
+        loaded = self._load()
+        turn = self._state.turn + 1
+        now = _now(loaded)
+        first = not self._state.begun or self._moved() != ""
+        reasons, parts = self._first(now) if first else self._later(now, turn, level)
+        seen = {source: was for source, was in self._state.seen.items() if not first and source in now}
+        seen |= {part.source: Seen(part.hash, turn) for part in parts if part.change != "removed"}
+        if not first and not self.settings.enabled:
+            seen = dict(self._state.seen)
+        after = InjectionState(turn, self._files.workspace.root, self._model, seen, level)
+        self._prepared = PromptEnvelope(
+            turn, reasons, parts, phase_prompt, user_input, first, loaded, after, self.settings.lang
+        )
+        return self._prepared
+
+    def sent(self, envelope: PromptEnvelope) -> None:
+        """The send succeeded: now, and only now, the state moves (I7)."""
+        if envelope is not self._prepared:
+            raise LayerError("this is not the envelope that was prepared last", hint="prepare, send, sent")
+        self._state, self._prepared = envelope.after, None
+        if envelope.parts:
+            self.counters.first += envelope.first
+            self.counters.repeated += not envelope.first
+            self._log.info("%s", envelope.line)
+        visible, on_disk = envelope.after.seen.get("rules"), _now(envelope.loaded).get("rules", ("", ""))[1]
+        self.counters.stale_rule_turns += (visible.hash if visible else "") != on_disk
+
+    def reset(self) -> None:
+        """A new session: the next injection is the first."""
+        self._state, self._prepared = InjectionState(), None
+
+    def switch(self, *, files: InstructionFiles | None = None, model: str | None = None) -> None:
+        """Another workspace or another model: the next injection is a first one."""
+        self._files = files or self._files
+        self._model = self._model if model is None else model
+        self._prepared = None
+
+    def note(self, reason: Literal["compaction", "resume"]) -> None:
+        """The model may have lost what it was told: bring everything with the next turn."""
+        if reason not in self._state.noted:
+            self._state = replace(self._state, noted=(*self._state.noted, reason))
+        self._prepared = None
+
+    def _load(self) -> Loaded:
+        try:
+            loaded = self._files.load()
+        except InstructionsError as error:
+            self.counters.failed += 1
+            self._failures += 1
+            if self._failures % FAILURES == 0:
+                self._log.error(
+                    "[SystemPrompt] %d failed reads in a row, check %s: %s", self._failures, error.path, error
+                )
+            raise
+        self._failures = 0
+        if not loaded.rules and not self._warned:
+            self._log.warning("[SystemPrompt] the workspace has no rules: only the instructions are injected")
+        self._warned = not loaded.rules
+        return loaded
+
+    def _moved(self) -> str:
+        """Why a session that has begun begins again."""
+        if self._state.workspace != self._files.workspace.root:
+            return "workspace changed"
+        return "model changed" if self._state.model != self._model else ""
+
+    def _first(self, now: Mapping[Source, tuple[str, str]]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+        reason = self._moved() if self._state.begun else "initial"
+        gone = [
+            Part(source, "removed", "", "") for source in SOURCES if source in self._state.seen and source not in now
+        ]
+        return (reason,), (*(Part(source, "full", *texts) for source, texts in now.items()), *gone)
+
+    def _later(
+        self, now: Mapping[Source, tuple[str, str]], turn: int, level: int
+    ) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+        """At most one injection a turn, with all its reasons."""
+        if not self.settings.enabled:
+            return (), ()
+        reasons = [*self._state.noted]
+        if level > self._state.level:
+            reasons.append(f"context at {level} %")
+        everything = bool(reasons)
+        parts: list[Part] = []
+        for source in SOURCES:
+            was, texts = self._state.seen.get(source), now.get(source)
+            if texts is None and was is not None:
+                reasons.append(f"{source} removed")
+                parts.append(Part(source, "removed", "", ""))
+            elif texts is not None and (was is None or was.hash != texts[1]):
+                reasons.append(f"{source} changed" if was else f"{source} added")
+                parts.append(Part(source, "replaces" if was else "full", *texts))
+            elif texts is not None and was is not None:
+                due = turn - was.turn >= self.settings.every(source)
+                if due:
+                    reason = f"every {self.settings.every(source)} turns"
+                    reasons += [reason] if reason not in reasons else []
+                if due or everything:
+                    parts.append(Part(source, "full", *texts))
+        return tuple(reasons), tuple(parts)
+
+
+def _now(loaded: Loaded) -> dict[Source, tuple[str, str]]:
+    """Text and hash of each source that has something to say, in order."""
+    texts: dict[Source, tuple[str, str]] = {"instructions": (loaded.instructions.text, loaded.instructions.hash)}
+    if loaded.rules_text:
+        texts["rules"] = (loaded.rules_text, loaded.rules_hash)
+    return texts
+
+
+def _level(use: object, before: int) -> int:
+    """The highest of the levels that the context's use has reached; what it was when nothing was reported."""
+    if use is None:
+        return before
+    if isinstance(use, bool) or not isinstance(use, int | float) or not math.isfinite(use) or use < 0:
+        raise LayerError(f"context_use is {shown(use)}", hint="the share of the window in use, such as 0.4")
+    return next((level for level in LEVELS if cast(float, use) * 100 >= level), 0)

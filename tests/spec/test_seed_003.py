@@ -1,0 +1,228 @@
+"""Seed 003: instructions and rules reach the model. Its five test cases, and the requirements they stand for.
+
+Settings, commands and channels (I11, I13, and the rest of I10) come with the faces that use them.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.errors import InstructionsError, LayerError, SettingsError
+from lamina.layers.injection import InjectionSettings, InjectionState, PromptEnvelope, SystemPromptManager
+from lamina.layers.instructions import InstructionFiles
+
+INSTRUCTIONS, RULES = "You are ADS.\n", "不写暴力内容。\n"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / ".ads").mkdir()
+    (tmp_path / "templates" / "instructions.md").write_text(INSTRUCTIONS, encoding="utf-8")
+    (tmp_path / ".ads" / "rules.md").write_text(RULES, encoding="utf-8")
+    return tmp_path
+
+
+def files(workspace: Path) -> InstructionFiles:
+    return InstructionFiles(workspace, instructions="templates/instructions.md", rules=".ads/rules.md")
+
+
+def manager(workspace: Path, **options: Any) -> SystemPromptManager:
+    return SystemPromptManager(files(workspace), **options)
+
+
+def send(prompts: SystemPromptManager, words: Any = "hi", **options: Any) -> PromptEnvelope:
+    envelope = prompts.prepare(words, **options)
+    prompts.sent(envelope)
+    return envelope
+
+
+def injected(prompts: SystemPromptManager, turns: int) -> list[int]:
+    return [turn for turn in range(1, turns + 1) if send(prompts).parts]
+
+
+def test_I5_case_1_first_injection_and_again_after_15_turns(workspace: Path) -> None:
+    assert injected(manager(workspace), 47) == [1, 16, 31, 46]
+
+
+def test_I2_case_2_without_rules_only_the_instructions_and_one_warning(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (workspace / ".ads" / "rules.md").unlink()
+    prompts = manager(workspace)
+    with caplog.at_level(logging.WARNING):
+        first = send(prompts)
+        send(prompts)
+    assert first.joined == f"{INSTRUCTIONS}\n\nhi"
+    assert [record.message for record in caplog.records] == [
+        "[SystemPrompt] the workspace has no rules: only the instructions are injected"
+    ]
+
+
+def test_I6_case_3_changed_rules_come_on_the_very_next_turn_once(workspace: Path) -> None:
+    prompts = manager(workspace)
+    send(prompts)
+    (workspace / ".ads" / "rules.md").write_text("新规则\n", encoding="utf-8")
+    changed = send(prompts)
+    assert changed.reasons == ("rules changed",)
+    assert changed.joined == "These rules replace the former ones:\n\n新规则\n\n\nhi"
+    assert injected(prompts, 10) == []
+
+
+def test_I4_case_4_for_pictures_the_injection_is_a_text_item_in_front(workspace: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    words = [{"type": "text", "text": "what is this?"}, picture]
+    first = send(manager(workspace), words, phase_prompt="Design phase.")
+    assert first.joined == [{"type": "text", "text": f"{INSTRUCTIONS}\n\n{RULES}\n\nDesign phase."}, *words]
+    assert first.user == [{"type": "text", "text": "Design phase."}, *words]
+
+
+def test_I5_case_5_the_cadence_is_a_setting(workspace: Path) -> None:
+    assert injected(manager(workspace, settings=InjectionSettings(turns=5)), 17) == [1, 6, 11, 16]
+
+
+def test_I3_the_order_is_instructions_rules_phase_user(workspace: Path) -> None:
+    first = send(manager(workspace), phase_prompt="Phase 2")
+    assert first.joined == f"{INSTRUCTIONS}\n\n{RULES}\n\nPhase 2\n\nhi"
+    assert (first.system, first.user) == (f"{INSTRUCTIONS}\n\n{RULES}", "Phase 2\n\nhi")
+
+
+def test_I3_a_later_injection_stands_in_front_of_the_words_and_moves_nothing_before(workspace: Path) -> None:
+    prompts = manager(workspace, settings=InjectionSettings(turns=1))
+    send(prompts)
+    later = send(prompts, "next", phase_prompt="Phase 2")
+    assert later.system == ""
+    assert later.user == later.joined == f"{INSTRUCTIONS}\n\n{RULES}\n\nPhase 2\n\nnext"
+
+
+def test_I2_missing_instructions_stop_everything(workspace: Path) -> None:
+    (workspace / "templates" / "instructions.md").unlink()
+    with pytest.raises(InstructionsError, match="there are no instructions"):
+        manager(workspace).prepare("hi")
+
+
+@pytest.mark.parametrize("damage", ["directory", "binary", "link"])
+def test_I2_unreadable_rules_are_an_error_and_never_missing_rules(workspace: Path, damage: str) -> None:
+    prompts, path = manager(workspace), workspace / ".ads" / "rules.md"
+    send(prompts)
+    path.unlink()
+    if damage == "directory":
+        path.mkdir()
+    elif damage == "binary":
+        path.write_bytes(b"\xff\xfe")
+    else:
+        path.symlink_to("/etc/passwd")
+    before = prompts.state
+    with pytest.raises(InstructionsError):
+        prompts.prepare("hi")
+    assert prompts.state == before
+
+
+def test_I5_crossing_a_level_of_the_context_brings_everything_once(workspace: Path) -> None:
+    prompts = manager(workspace)
+    uses = [0.1, 0.2, 0.26, 0.3, 0.8, 0.9, 0.1, 0.3, None]
+    reasons = [send(prompts, context_use=use).reasons for use in uses]
+    crossed = [reason for reason in reasons if reason]
+    assert crossed == [("initial",), ("context at 25 %",), ("context at 75 %",), ("context at 25 %",)]
+
+
+@pytest.mark.parametrize("use", [-0.1, float("nan"), float("inf"), "0.5", True])
+def test_I5_a_use_that_is_no_share_is_refused(workspace: Path, use: Any) -> None:
+    with pytest.raises(LayerError, match="context_use"):
+        manager(workspace).prepare("hi", context_use=use)
+
+
+def test_I6_reset_another_workspace_and_another_model_begin_again(workspace: Path, tmp_path: Path) -> None:
+    prompts = manager(workspace)
+    send(prompts)
+    prompts.switch(model="other")
+    assert send(prompts).reasons == ("model changed",)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    prompts.switch(files=InstructionFiles(elsewhere))
+    moved = send(prompts)
+    assert moved.reasons == ("workspace changed",)
+    assert [(part.source, part.change) for part in moved.parts] == [("instructions", "full"), ("rules", "removed")]
+    prompts.reset()
+    assert send(prompts).reasons == ("initial",)
+    assert prompts.counters.first == 4
+
+
+def test_I7_a_failed_send_leaves_the_injection_due(workspace: Path) -> None:
+    prompts = manager(workspace)
+    prompts.prepare("hi")
+    assert prompts.state == InjectionState()
+    first = prompts.prepare("hi")
+    assert first.reasons == ("initial",)
+    prompts.sent(first)
+    with pytest.raises(LayerError, match="prepared last"):
+        prompts.sent(first)
+
+
+def test_I8_the_switch_stops_every_later_injection_and_keeps_the_first(workspace: Path) -> None:
+    prompts = manager(workspace, settings=InjectionSettings(enabled=False, turns=2))
+    assert send(prompts).reasons == ("initial",)
+    (workspace / ".ads" / "rules.md").write_text("other", encoding="utf-8")
+    prompts.note("compaction")
+    assert [send(prompts, context_use=use).parts for use in (0.3, 0.6, 0.9)] == [(), (), ()]
+    assert prompts.counters.stale_rule_turns == 3
+    prompts.reset()
+    assert send(prompts).reasons == ("initial",)
+
+
+def test_I5_sources_have_a_cadence_of_their_own(workspace: Path) -> None:
+    prompts = manager(workspace, settings=InjectionSettings(turns=4, cadence={"rules": 1}))
+    sent = [[part.source for part in send(prompts).parts] for _ in range(6)]
+    both, alone = ["instructions", "rules"], ["rules"]
+    assert sent == [both, alone, alone, alone, both, alone]
+    for wrong in ({"rules": 0}, {"rules": "1"}, {"laws": 3}):
+        with pytest.raises(SettingsError, match=r"rules|laws"):
+            InjectionSettings(cadence=wrong)  # pyright: ignore[reportArgumentType] -- on purpose
+
+
+def test_I6_a_compaction_and_a_resume_bring_everything_in_one_injection(workspace: Path) -> None:
+    prompts = manager(workspace)
+    send(prompts)
+    prompts.note("compaction")
+    prompts.note("resume")
+    prompts.note("resume")
+    assert send(prompts).reasons == ("compaction", "resume")
+    assert send(prompts).parts == ()
+
+
+def test_I10_each_injection_is_one_line_with_reason_and_hashes(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = manager(workspace)
+    with caplog.at_level(logging.INFO, "lamina.injection"):
+        first = send(prompts)
+        send(prompts)
+    loaded = first.loaded
+    expected = f"[SystemPrompt] initial instructions:{loaded.instructions.hash[:8]} rules:{loaded.rules_hash[:8]}"
+    assert [record.message for record in caplog.records] == [expected]
+    assert (prompts.counters.first, prompts.counters.repeated) == (1, 0)
+
+
+def test_I10_three_failed_reads_in_a_row_name_the_file_to_check(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = manager(workspace)
+    (workspace / ".ads" / "rules.md").write_bytes(b"\xff")
+    for _ in range(3):
+        with pytest.raises(InstructionsError):
+            prompts.prepare("hi")
+    (error,) = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert "3 failed reads in a row, check .ads/rules.md" in error
+    assert prompts.counters.failed == 3
+
+
+def test_I7_the_state_survives_a_restart_without_a_lost_or_doubled_injection(workspace: Path) -> None:
+    prompts = manager(workspace)
+    for turn in range(1, 40):
+        state = InjectionState.from_dict(prompts.state.to_dict())
+        prompts = manager(workspace, state=state)
+        assert bool(send(prompts).parts) == (turn % 15 == 1)
+    with pytest.raises(LayerError, match="no state of an injection"):
+        InjectionState.from_dict({"turn": "x"})
