@@ -31,6 +31,9 @@ def test_the_language_follows_the_locale_and_a_setting_wins(tmp_path: Path, loca
         ({"LAMINA_BUDGET": "nan"}, "LAMINA_BUDGET"),
         ({"LAMINA_BUDGET": "1.5"}, "LAMINA_BUDGET"),
         ({"LAMINA_GRAMMAR": "cohere"}, "LAMINA_GRAMMAR must be one of openai, anthropic, gemini, not 'cohere'"),
+        ({"LAMINA_BUGDET": "3"}, r"LAMINA_BUGDET is no setting \(did you mean LAMINA_BUDGET\?\)"),
+        ({"LAMINA_REINJECTION_TURNS": "often"}, "LAMINA_REINJECTION_TURNS .* not 'often'"),
+        ({"LAMINA_CLI_REINJECTION_TURNS": "0"}, "LAMINA_CLI_REINJECTION_TURNS .* at least 1, not '0'"),
         ({"LAMINA_LANG": "fr"}, "LAMINA_LANG must be one of en, zh"),
     ],
 )
@@ -42,7 +45,14 @@ def test_a_bad_variable_is_named(tmp_path: Path, environ: dict[str, str], found:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('colour = "red"', "sets 'colour', which is no setting.*known: identity"),
+        ("bugdet = 3", r"lamina\.toml: bugdet is no setting \(did you mean budget\?\)"),
+        ("cli = 3", r"lamina\.toml: cli must be a table"),
+        ("[telegram]\nbugdet = 3", r"telegram\.bugdet is no setting"),
+        ('approvals = "a.json"', r"may not be set here .*no folder approves itself"),
+        ('instructions = "/etc/passwd"', r"leads out of the folder .*LAMINA_INSTRUCTIONS"),
+        ("reinjection_turns = 0", r"reinjection_turns must be a whole number of at least 1, not 0"),
+        ('reinjection_enabled = "maybe"', r"reinjection_enabled must be true or false, not 'maybe'"),
+        ('colour = "red"', r"lamina\.toml: colour is no setting"),
         ("budget = true", "lamina.toml: budget"),
         ("identity = 3", "lamina.toml: identity must be text"),
         ("budget = ", "lamina.toml is not TOML"),
@@ -58,3 +68,27 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lamina.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match=r"lamina\.toml is not UTF-8: byte 0 is 0xff"):
         load_settings(tmp_path, {})
+
+
+def test_I11_a_channel_has_settings_of_its_own_and_they_win(tmp_path: Path) -> None:
+    (tmp_path / "lamina.toml").write_text("reinjection_turns = 3\n[telegram]\nreinjection_turns = 4\n")
+    both = {"LAMINA_REINJECTION_TURNS": "5", "LAMINA_TELEGRAM_REINJECTION_TURNS": "6"}
+
+    def turns(environ: dict[str, str], channel: str) -> tuple[int, str]:
+        settings = load_settings(tmp_path, environ, channel)
+        return settings.reinjection_turns, settings.origin["reinjection_turns"]
+
+    assert turns({}, "cli") == (3, "lamina.toml")
+    assert turns({}, "telegram") == (4, "lamina.toml")
+    assert turns(both, "cli") == (5, "LAMINA_REINJECTION_TURNS")
+    assert turns(both, "telegram") == (6, "LAMINA_TELEGRAM_REINJECTION_TURNS")
+
+
+def test_I12_both_files_are_settings(tmp_path: Path) -> None:
+    settings = load_settings(tmp_path, {"LAMINA_RULES": ".ads/rules.md", "LAMINA_INSTRUCTIONS": "SYSTEM_PROMPT.md"})
+    assert (settings.rules, settings.instructions) == (".ads/rules.md", "SYSTEM_PROMPT.md")
+
+
+def test_P4_approvals_lie_in_the_users_own_folder(tmp_path: Path) -> None:
+    assert load_settings(tmp_path, {"HOME": "/home/ann"}).approvals == "/home/ann/.local/state/lamina/approved.json"
+    assert load_settings(tmp_path, {"XDG_STATE_HOME": "/s"}).approvals == "/s/lamina/approved.json"

@@ -16,7 +16,10 @@ from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
 from lamina.errors import InputError, MessageError, shown
+from lamina.layers.injection import InjectionSettings, InjectionState, SystemPromptManager
+from lamina.layers.instructions import Approvals, InstructionFiles
 from lamina.layers.tools import Tool, ToolRegistry
+from lamina.layers.workspace import Workspace
 from lamina.ports import Count
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.settings import Settings
@@ -106,6 +109,38 @@ def assemble_files(
         mark=mark,
         lang=settings.prompt_lang,
     )
+
+
+def instruction_files(settings: Settings, workspace: Path, folder: Path | None = None) -> InstructionFiles:
+    """The instruction files of a workspace, as the settings name them."""
+    if not workspace.is_dir():
+        raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
+    return InstructionFiles(
+        Workspace(workspace.resolve(), max_bytes=settings.max_rule_bytes),
+        instructions=settings.instructions,
+        rules=settings.rules,
+        folder=folder or "",
+        approvals=Approvals(settings.approvals),
+    )
+
+
+def approve_hash(settings: Settings, version: str) -> None:
+    """A person vouches for a text with hidden characters, as it is now."""
+    Approvals(settings.approvals).approve(version)
+
+
+def prompt_manager(
+    settings: Settings, files: InstructionFiles, state: InjectionState | None = None
+) -> SystemPromptManager:
+    """The one place of a channel that decides about injections."""
+    cadence = {"instructions": settings.instructions_turns, "rules": settings.rules_turns}
+    injection = InjectionSettings(
+        settings.reinjection_enabled,
+        settings.reinjection_turns,
+        {source: turns for source, turns in cadence.items() if turns},
+        settings.prompt_lang,
+    )
+    return SystemPromptManager(files, settings=injection, state=state)
 
 
 def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], Receipt]:

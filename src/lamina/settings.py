@@ -1,11 +1,16 @@
-"""Settings: `lamina.toml` and the environment in, one frozen value out. The only place that reads the environment."""
+"""Settings: `lamina.toml` and the environment in, one frozen value out. The only place that reads the environment.
+
+Each setting is looked for in five places, the later winning: its default, the file, the file's table of the channel
+(`[telegram]`), `LAMINA_NAME`, `LAMINA_TELEGRAM_NAME`. A value that cannot be used is an error that names its place.
+"""
 
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +19,9 @@ from lamina.types import Grammar, Lang
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
+CHANNELS = ("cli", "telegram")
+NOT_SETTINGS = ("LAMINA_BENCH_DATA",)
+"""Variables of ours that are read elsewhere, outside the product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +29,7 @@ class Settings:
     """Every setting with its default. `origin` says where each that is not a default came from."""
 
     identity: str = ""
-    """A file that replaces the shipped identity (P6)."""
+    """A file that replaces the shipped identity."""
     budget: int = 8_000
     counter: str = "cjk"
     grammar: Grammar = "openai"
@@ -29,30 +37,81 @@ class Settings:
     """What people read: `en` or `zh`; empty follows the locale."""
     prompt_lang: Lang = "en"
     """What the model reads: the headings in the prompt. Never the locale's: the same files give the same bytes."""
+    instructions: str = ""
+    """A file that replaces the shipped instructions."""
+    rules: str = ".lamina/rules.md"
+    """The workspace's rules; where there are none, its AGENTS.md files count."""
+    max_rule_bytes: int = 256 * 1024
+    approvals: str = ""
+    """Where approved hashes are kept; empty is the user's state folder."""
+    reinjection_enabled: bool = True
+    reinjection_turns: int = 15
+    instructions_turns: int = 0
+    """A cadence for the instructions alone; 0 is `reinjection_turns`."""
+    rules_turns: int = 0
+    """A cadence for the rules alone; 0 is `reinjection_turns`."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def load_settings(folder: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Defaults, then `lamina.toml` in `folder`, then `LAMINA_*`. A bad value is an error that names its place."""
+def setting_names() -> list[str]:
+    return [setting.name for setting in fields(Settings) if setting.name != "origin"]
+
+
+def load_settings(
+    folder: Path | None = None, environ: Mapping[str, str] | None = None, channel: str = "cli"
+) -> Settings:
+    """The settings of one channel, started in `folder`."""
     environ = os.environ if environ is None else environ
     folder = folder or Path.cwd()
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
-    for name, value in _from_file(folder / FILE).items():
-        if name not in _READERS:
-            raise SettingsError(f"{FILE} sets {name!r}, which is no setting", hint=f"known: {', '.join(_READERS)}")
-        values[name], origin[name] = _READERS[name](value, f"{FILE}: {name}"), FILE
-        if name == "identity" and value:
-            values[name] = _inside(folder, values[name], f"{FILE}: {name}")
-    for name, read in _READERS.items():
-        variable = f"LAMINA_{name.upper()}"
-        if variable in environ:
-            values[name], origin[name] = read(environ[variable], variable), variable
-    values.setdefault("lang", "")
-    if not values["lang"]:
+    for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
+        values[name], origin[name] = _READERS[name](value, where), where.partition(": ")[0]
+        if where.startswith(FILE) and name in ("identity", "instructions") and value:
+            values[name] = _inside(folder, values[name], where)
+    if not values.get("lang"):
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
+    if not values.get("approvals"):
+        home = environ.get("XDG_STATE_HOME") or os.path.join(
+            environ.get("HOME") or os.path.expanduser("~"), ".local/state"
+        )
+        values["approvals"] = os.path.join(home, "lamina", "approved.json")
     return Settings(**values, origin=origin)
+
+
+def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
+    """What the file says, the channel's table last."""
+    data = _from_file(folder / FILE)
+    tables: dict[str, Any] = {name: data.pop(name) for name in CHANNELS if name in data}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"{FILE}: {name} must be a table", hint=f"[{name}] and settings below it")
+    found = [(name, value, f"{FILE}: {name}") for name, value in data.items()]
+    own = [(name, value, f"{FILE}: {channel}.{name}") for name, value in tables.get(channel, {}).items()]
+    for name, _, where in (*found, *((name, 0, f"{FILE}: {t}.{name}") for t in tables for name in tables[t])):
+        if name not in _READERS:
+            raise SettingsError(f"{where} is no setting", hint=_known(name, list(_READERS)))
+        if name == "approvals":
+            raise SettingsError(f"{where} may not be set here", hint="set LAMINA_APPROVALS: no folder approves itself")
+    return [*found, *own]
+
+
+def _variables(environ: Mapping[str, str], channel: str) -> list[tuple[str, str, str]]:
+    """What the environment says, the channel's own variables last. A variable that means nothing is a slip."""
+    plain = {f"LAMINA_{name.upper()}": name for name in _READERS}
+    every = {f"LAMINA_{one.upper()}_{name.upper()}": (one, name) for one in CHANNELS for name in _READERS}
+    for variable in environ:
+        if variable.startswith("LAMINA_") and variable not in (*plain, *every, *NOT_SETTINGS):
+            raise SettingsError(f"{variable} is no setting", hint=_known(variable, [*plain, *every]))
+    found = [(name, environ[variable], variable) for variable, name in plain.items() if variable in environ]
+    own = [(n, environ[v], v) for v, (one, n) in every.items() if one == channel and v in environ]
+    return [*found, *own]
+
+
+def _known(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names[: len(_READERS)])}"
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -82,9 +141,10 @@ def _inside(folder: Path, name: str, where: str) -> str:
     """A file beside the settings: a repository's own settings must not read files elsewhere into the prompt."""
     path = os.path.realpath(folder / name)
     if not path.startswith(os.path.realpath(folder) + os.sep):
+        setting = where.rpartition(".")[2].rpartition(" ")[2].upper()
         raise SettingsError(
             f"{where} is {shown(name)}, which leads out of the folder",
-            hint="name a file in it, or set the variable LAMINA_IDENTITY",
+            hint=f"name a file in it, or set the variable LAMINA_{setting}",
         )
     return path
 
@@ -95,12 +155,27 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _number(value: object, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
+def _number(least: int) -> Callable[[object, str], int]:
+    def read(value: object, where: str) -> int:
+        digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15
+        number = int(value) if digits or whole else -1  # pyright: ignore[reportArgumentType] -- digits or an int
+        if number < least:
+            raise SettingsError(
+                f"{where} must be a whole number of at least {least}, not {shown(value)}", hint="for example 8000"
+            )
+        return number
+
+    return read
+
+
+def _switch(value: object, where: str) -> bool:
+    if isinstance(value, bool):
         return value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
-        return int(value)
-    raise SettingsError(f"{where} must be a whole number of at least 0, not {shown(value)}", hint="for example 8000")
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise SettingsError(f"{where} must be true or false, not {shown(value)}", hint="true or false")
 
 
 def _one_of(*known: str) -> Callable[[object, str], str]:
@@ -114,9 +189,17 @@ def _one_of(*known: str) -> Callable[[object, str], str]:
 
 _READERS: dict[str, Callable[[object, str], Any]] = {
     "identity": _text,
-    "budget": _number,
+    "budget": _number(0),
     "counter": _text,
     "grammar": _one_of(*get_args(Grammar)),
     "lang": _one_of("", "en", "zh"),
     "prompt_lang": _one_of(*get_args(Lang)),
+    "instructions": _text,
+    "rules": _text,
+    "max_rule_bytes": _number(1),
+    "approvals": _text,
+    "reinjection_enabled": _switch,
+    "reinjection_turns": _number(1),
+    "instructions_turns": _number(0),
+    "rules_turns": _number(0),
 }

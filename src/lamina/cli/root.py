@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from lamina import __version__
+from lamina.cli.config import add_config
 from lamina.cli.context import add_context, check_lang_option
+from lamina.cli.rules import add_rules
 from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
@@ -72,4 +74,6 @@ def _tree(say: dict[str, str]) -> typer.Typer:
 
     app.callback()(root)
     add_context(app, say)
+    add_config(app, say)
+    add_rules(app, say)
     return app

@@ -1,0 +1,35 @@
+"""`lamina config`: every setting, its value, and where it came from."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from lamina.cli.texts import visible
+from lamina.settings import load_settings, setting_names
+
+
+def add_config(app: typer.Typer, say: dict[str, str]) -> None:
+    def config(
+        as_json: Annotated[
+            bool, typer.Option("--json", help=say["opt.as_json"], show_default=False, metavar="")
+        ] = False,
+    ) -> None:
+        settings = load_settings()
+        rows = {name: (getattr(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
+        if as_json:
+            print(json.dumps({n: {"value": v, "from": o} for n, (v, o) in rows.items()}, ensure_ascii=False, indent=2))
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("name", "value", "origin"):
+            table.add_column(say[column], overflow="fold")
+        for name, (value, origin) in rows.items():
+            where = Text(say["default"], style="dim") if origin == "default" else Text(origin, style="green")
+            table.add_row(name, Text(visible(str(value))), where)
+        Console(highlight=False).print(table)
+
+    app.command(help=say["config.help"])(config)

@@ -1,0 +1,113 @@
+"""`lamina rules`: the instruction files in force, their faults, approvals, and what a session would inject."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lamina.app import approve_hash, counter, instruction_files, prompt_manager
+from lamina.cli.texts import visible
+from lamina.errors import InstructionsError
+from lamina.settings import load_settings
+
+WORKSPACE = Path()
+
+
+def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
+    rules = typer.Typer(no_args_is_help=False, invoke_without_command=True)
+
+    def opt(name: str, *flags: str, **options: Any) -> Any:
+        return typer.Option(*flags, help=say[f"opt.{name}"], show_default=False, **options)
+
+    def show(
+        context: typer.Context,
+        workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
+        folder: Annotated[Path | None, opt("folder")] = None,
+        as_json: Annotated[bool, opt("as_json", "--json", metavar="")] = False,
+    ) -> None:
+        if context.invoked_subcommand is None:
+            _show(say, workspace, folder, as_json)
+
+    def check(
+        workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
+        folder: Annotated[Path | None, opt("folder")] = None,
+    ) -> None:
+        files = instruction_files(load_settings(), workspace, folder)
+        try:
+            loaded = files.load()
+        except InstructionsError as error:
+            print(visible(error.message))
+            print(f"  {say['next']}: {visible(error.hint)}")
+            raise typer.Exit(1) from None
+        count = sum(1 + len(file.included) for file in (loaded.instructions, *loaded.rules))
+        print(say["all_well"].format(count=count) + ("" if loaded.rules else f"; {say['no_rules']}"))
+
+    def approve(
+        path: Annotated[str, typer.Argument(help=say["opt.path"])],
+        workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
+    ) -> None:
+        files = instruction_files(load_settings(), workspace)
+        file = files.workspace.read(path)
+        for place in file.hidden:
+            print(f"  {place}: {place.why}")
+        approve_hash(load_settings(), file.hash)
+        print(say["approved"].format(hash=file.hash[:12], path=visible(path)))
+
+    def follow(
+        workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
+        folder: Annotated[Path | None, opt("folder")] = None,
+    ) -> None:
+        settings = load_settings()
+        prompts = prompt_manager(settings, instruction_files(settings, workspace, folder))
+        for line in sys.stdin:
+            envelope = prompts.prepare(line.rstrip("\n"))
+            parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
+            row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "user": envelope.user}
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+            prompts.sent(envelope)
+
+    rules.callback()(show)
+    rules.command(help=say["rules.check"])(check)
+    rules.command(help=say["rules.approve"])(approve)
+    rules.command(help=say["rules.follow"])(follow)
+    app.add_typer(rules, name="rules", help=say["rules.show"])
+
+
+def _show(say: dict[str, str], workspace: Path, folder: Path | None, as_json: bool) -> None:
+    settings = load_settings()
+    loaded = instruction_files(settings, workspace, folder).load()
+    count = counter(settings.counter)
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": file.kind,
+            "path": file.path,
+            "size": file.size,
+            "tokens": count(file.text),
+            "hash": file.hash,
+            "includes": list(file.included),
+        }
+        for file in (loaded.instructions, *loaded.rules)
+    ]
+    if as_json:
+        print(json.dumps({"files": rows, "rules_hash": loaded.rules_hash}, ensure_ascii=False, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("kind", "path", "size", "tokens", "hash", "includes"):
+        table.add_column(say[column], justify="right" if column in ("size", "tokens") else "left", overflow="fold")
+    for row in rows:
+        colour = "cyan" if row["kind"] == "instructions" else "blue"
+        included = Text(visible(", ".join(row["includes"])), style="dim")
+        table.add_row(
+            Text(row["kind"], style=colour), Text(visible(row["path"])), f"{row['size']:,}", f"{row['tokens']:,}",
+            row["hash"][:12], included,
+        )  # fmt: skip
+    console = Console(highlight=False)
+    console.print(table)
+    if not loaded.rules:
+        console.print(Text(say["no_rules"], style="yellow"))

@@ -1,0 +1,139 @@
+"""`lamina rules` and `lamina config` as real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EVIL = "evil \u202e x"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "work" / ".lamina").mkdir(parents=True)
+    (tmp_path / "work" / ".lamina" / "rules.md").write_text("规则：简洁\n@more.md\n", encoding="utf-8")
+    (tmp_path / "work" / ".lamina" / "more.md").write_text("Be kind.\n", encoding="utf-8")
+    return tmp_path / "work"
+
+
+def environ(workspace: Path, **more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
+    return {**clean, "XDG_STATE_HOME": str(workspace.parent / "state"), "COLUMNS": "120", **more}
+
+
+def lamina(workspace: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lamina", *arguments],
+        capture_output=True, encoding="utf-8", cwd=workspace, env=environ(workspace, **more), check=False,
+    )  # fmt: skip
+
+
+def test_it_shows_the_files_in_force(workspace: Path) -> None:
+    text = lamina(workspace, "rules").stdout
+    assert "lamina/instructions.md" in text
+    assert ".lamina/rules.md" in text
+    data = json.loads(lamina(workspace, "rules", "--json").stdout)
+    assert [(f["kind"], f["path"], f["includes"]) for f in data["files"]] == [
+        ("instructions", "lamina/instructions.md", []),
+        ("rules", ".lamina/rules.md", [".lamina/more.md"]),
+    ]
+    assert all(f["tokens"] > 0 and len(f["hash"]) == 64 for f in data["files"])
+
+
+def test_I12_nested_files_count_where_there_are_no_rules(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").unlink()
+    (workspace / "a" / "b").mkdir(parents=True)
+    for folder, text in ((workspace, "root"), (workspace / "a", "nearer")):
+        (folder / "AGENTS.md").write_text(text)
+    data = json.loads(lamina(workspace, "rules", "--folder", "a/b", "--json").stdout)
+    assert [f["path"] for f in data["files"][1:]] == ["AGENTS.md", "a/AGENTS.md"]
+    assert "no rules" not in lamina(workspace, "rules", "check").stdout
+    for folder in (workspace, workspace / "a"):
+        (folder / "AGENTS.md").unlink()
+    assert "the workspace has no rules" in lamina(workspace, "rules", "check").stdout
+
+
+def test_P4_hidden_characters_stop_it_until_they_are_approved(workspace: Path) -> None:
+    rules = workspace / ".lamina" / "rules.md"
+    rules.write_text(EVIL, encoding="utf-8")
+    checked = lamina(workspace, "rules", "check")
+    assert (checked.returncode, "1:6 U+202E RIGHT-TO-LEFT OVERRIDE" in checked.stdout) == (1, True)
+    assert lamina(workspace, "rules").returncode == 2
+    approved = lamina(workspace, "rules", "approve", ".lamina/rules.md")
+    assert (approved.returncode, "approved" in approved.stdout) == (0, True)
+    assert lamina(workspace, "rules", "check").returncode == 0
+    rules.write_text(EVIL + "!", encoding="utf-8")
+    assert lamina(workspace, "rules", "check").returncode == 1
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../outside.md", ".lamina/nothing.md"])
+def test_approving_what_is_not_in_the_workspace_is_refused(workspace: Path, name: str) -> None:
+    done = lamina(workspace, "rules", "approve", name)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+class Session:
+    """A running `lamina rules follow`: a line in, a line out."""
+
+    def __init__(self, workspace: Path) -> None:
+        command = [sys.executable, "-m", "lamina", "rules", "follow"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+            cwd=workspace, env=environ(workspace),
+        )  # fmt: skip
+
+    def say(self, words: str) -> dict[str, Any]:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> tuple[int, str]:
+        _, errors = self.process.communicate()
+        return self.process.returncode, errors
+
+
+def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path) -> None:
+    session = Session(workspace)
+    assert session.say("one")["reasons"] == ["initial"]
+    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "user": "two"}
+    edit = "from pathlib import Path; Path('.lamina/more.md').write_text('Be brief.\\n')"
+    subprocess.run([sys.executable, "-c", edit], cwd=workspace, check=True)
+    shown = json.loads(lamina(workspace, "rules", "--json").stdout)
+    third = session.say("three")
+    assert third["reasons"] == ["rules changed"]
+    assert third["injected"] == [{"source": "rules", "change": "replaces", "hash": shown["rules_hash"]}]
+    assert "Be brief." in third["user"]
+    assert session.say("four")["injected"] == []
+    assert session.close() == (0, "")
+
+
+def test_I2_unreadable_rules_end_the_session_with_a_clear_error(workspace: Path) -> None:
+    session = Session(workspace)
+    session.say("one")
+    (workspace / ".lamina" / "more.md").unlink()
+    assert session.process.stdin
+    session.process.stdin.write("two\n")
+    code, errors = session.close()
+    assert code == 2
+    assert ".lamina/rules.md:2 includes 'more.md', which is not there" in errors
+    assert "Traceback" not in errors
+
+
+def test_I11_config_shows_each_value_and_where_it_came_from(workspace: Path) -> None:
+    (workspace / "lamina.toml").write_text("reinjection_turns = 3\n[cli]\nbudget = 500\n")
+    data = json.loads(lamina(workspace, "config", "--json", LAMINA_CLI_RULES_TURNS="1").stdout)
+    assert data["reinjection_turns"] == {"value": 3, "from": "lamina.toml"}
+    assert data["budget"] == {"value": 500, "from": "lamina.toml"}
+    assert data["rules_turns"] == {"value": 1, "from": "LAMINA_CLI_RULES_TURNS"}
+    assert data["counter"] == {"value": "cjk", "from": "default"}
+    assert "reinjection_turns" in lamina(workspace, "config").stdout
+    assert "设置" in lamina(workspace, "--lang", "zh", "config").stdout
+    bad = lamina(workspace, "config", LAMINA_REINJECTION_TURNS="often")
+    assert (bad.returncode, "LAMINA_REINJECTION_TURNS" in bad.stderr) == (2, True)
