@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lamina.assembly.window import Window
     from lamina.assembly.wire import encode, render
     from lamina.errors import LaminaError
+    from lamina.layers.injection import SystemPromptManager
+    from lamina.layers.instructions import InstructionFiles
     from lamina.layers.tools import Tool, ToolRegistry
     from lamina.providers.tokenizers import exact_counter
     from lamina.types import Layer
@@ -40,6 +42,8 @@ _ROOMS = {
     "assembly.window": ("Window",),
     "assembly.wire": ("encode", "render"),
     "errors": ("LaminaError",),
+    "layers.injection": ("SystemPromptManager",),
+    "layers.instructions": ("InstructionFiles",),
     "layers.tools": ("Tool", "ToolRegistry"),
     "providers.tokenizers": ("exact_counter",),
     "types": ("Layer",),
@@ -48,10 +52,12 @@ _ROOMS = {
 __all__ = [
     "Fence",
     "Hint",
+    "InstructionFiles",
     "LaminaError",
     "Layer",
     "Ledger",
     "Prompt",
+    "SystemPromptManager",
     "Tool",
     "ToolRegistry",
     "Window",
