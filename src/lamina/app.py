@@ -143,6 +143,27 @@ def prompt_manager(
     return SystemPromptManager(files, settings=injection, state=state)
 
 
+def read_state(path: Path) -> InjectionState | None:
+    """What a session's file says of its injections; None where there is none yet."""
+    if not path.exists():
+        return None
+    return InjectionState.from_dict(fields_of(parse_json(read_text(path), path.name)) or {})
+
+
+def write_state(path: Path, state: InjectionState) -> None:
+    """Whole or not at all."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(state.to_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise InputError(f"{str(path)!r} cannot be written: {error.strerror}", hint="check its folder") from None
+
+
 def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], Receipt]:
     """The request of one grammar, and its receipt."""
     receipt = encode(context, grammar)

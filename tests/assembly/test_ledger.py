@@ -148,6 +148,26 @@ def test_a_request_that_was_not_sent_leaves_the_update_due() -> None:
         ledger.sent(again)
 
 
+@pytest.mark.parametrize("layout", ["strict", "ledger"])
+def test_a_layer_can_come_again_in_front_of_the_words(layout: Any) -> None:
+    ledger = Ledger(budget=10_000, layout=layout)
+    turn(ledger, BASE, "one")
+    context = ledger.prepare(BASE, user="two", repeat=[BASE[1]])
+    assert last(context) == (
+        '<layer-lamina source="rules.md" layer="rules" change="again">\nBe brief.\n</layer-lamina>\n\ntwo'
+    )
+    assert context.receipt.problems() == []
+    ledger.sent(context)
+    ledger.append(said("assistant", "ok"))
+    assert last(turn(ledger, BASE, "three")) == "three"
+    changed = [BASE[0], Layer("rules", "Be long.", "rules.md")]
+    updates, _ = split_updates(last(ledger.prepare(changed, user="four", repeat=changed)))
+    shown = [(u.source, u.attributes[1][1]) for u in updates]
+    assert shown == ([("rules.md", "replaces"), ("code", "again")] if layout == "ledger" else [
+        ("code", "again"), ("rules.md", "again"),
+    ])  # fmt: skip
+
+
 def test_a_forgotten_sent_is_said_at_once() -> None:
     ledger = Ledger(budget=1000)
     with pytest.raises(MessageError, match="nothing was sent yet"):

@@ -80,8 +80,8 @@ def test_approving_what_is_not_in_the_workspace_is_refused(workspace: Path, name
 class Session:
     """A running `lamina rules follow`: a line in, a line out."""
 
-    def __init__(self, workspace: Path) -> None:
-        command = [sys.executable, "-m", "lamina", "rules", "follow"]
+    def __init__(self, workspace: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "lamina", "rules", "follow", *options]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
             cwd=workspace, env=environ(workspace),
@@ -112,6 +112,24 @@ def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path
     assert "Be brief." in third["user"]
     assert session.say("four")["injected"] == []
     assert session.close() == (0, "")
+
+
+def test_I7_a_session_survives_a_killed_process_without_a_lost_or_doubled_injection(workspace: Path) -> None:
+    reasons: list[list[str]] = []
+    for turn in range(18):
+        session = Session(workspace, "--session", "s.json")
+        reasons.append(session.say(f"turn {turn}")["reasons"])
+        session.process.kill()
+        session.close()
+    assert [number for number, reason in enumerate(reasons, 1) if reason] == [1, 16]
+    shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
+    assert [f["last_injected"] for f in shown["files"]] == [16, 16]
+
+
+def test_a_session_file_that_is_none_is_refused(workspace: Path) -> None:
+    (workspace / "s.json").write_text('{"turn": "x"}')
+    done = lamina(workspace, "rules", "--session", "s.json")
+    assert (done.returncode, "no state of an injection" in done.stderr) == (2, True)
 
 
 def test_I2_unreadable_rules_end_the_session_with_a_clear_error(workspace: Path) -> None:

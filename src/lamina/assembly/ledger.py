@@ -123,22 +123,28 @@ class Ledger:
         *,
         user: str | Sequence[Mapping[str, Any]] | None = None,
         tools: Sequence[AnyTool] = (),
+        repeat: Sequence[Layer] = (),
     ) -> Context:
         """The next request. Without `user` it goes on with the current turn, after tool results.
 
+        `repeat` are layers that stand once more in front of the words although nothing changed, lest they fade.
         Nothing changes until `sent`: a request whose sending failed is simply prepared again.
         """
         self._calls.check("the request")
         if self.layout == "ledger":
             _check_sources(layers)
         words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
+        again = [(_fence(layer, "again"), layer, "sent again, lest it fades") for layer in ordered(repeat)]
         reason = self._epoch_reason(layers, tools)
         if not reason:
-            proposal = self._extended(layers, user, words)
+            proposal = self._extended(layers, user, words, again)
             if self._cost(proposal) <= self.budget:
                 return self._propose(proposal, words)
             reason = CUT
-        return self._propose(self._rebuilt(layers, tools, words, reason), words)
+        shown_words = words
+        if user is not None and again and reason not in (FIRST, CUT):  # a new epoch says it all at its beginning
+            shown_words = user_entry(user, self._count, self._owner, self._mark, again)
+        return self._propose(self._rebuilt(layers, tools, shown_words, reason), words)
 
     def sent(self, context: Context) -> None:
         """The request was sent: the model has seen it."""
@@ -191,7 +197,11 @@ class Ledger:
         return f"the {changed[0]} changed" if changed else ""
 
     def _extended(
-        self, layers: Sequence[Layer], user: str | Sequence[Mapping[str, Any]] | None, words: Entry | None
+        self,
+        layers: Sequence[Layer],
+        user: str | Sequence[Mapping[str, Any]] | None,
+        words: Entry | None,
+        again: Sequence[Update],
     ) -> State:
         """The request before, and after it only what is new."""
         state = self._state
@@ -201,6 +211,8 @@ class Ledger:
         for layer in now:
             check_owner(layer, self._owner)
         updates = self._updates(state.seen, now)
+        told = {_key(layer) for _, layer, _ in updates}
+        updates += [update for update in again if _key(update[1]) not in told]
         current = _keys(now)
         seen = {key: layer for key, layer in state.seen.items() if key in current or layer.name in RETRIEVED}
         seen.update((_key(layer), layer) for layer in now)

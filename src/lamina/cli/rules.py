@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app import approve_hash, counter, instruction_files, prompt_manager
+from lamina.app import approve_hash, counter, instruction_files, prompt_manager, read_state, write_state
 from lamina.cli.texts import visible
 from lamina.errors import InstructionsError
 from lamina.settings import load_settings
@@ -25,10 +25,11 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
         context: typer.Context,
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
+        session: Annotated[Path | None, opt("session")] = None,
         as_json: Annotated[bool, opt("as_json", "--json", metavar="")] = False,
     ) -> None:
         if context.invoked_subcommand is None:
-            _show(say, workspace, folder, as_json)
+            _show(say, workspace, folder, session, as_json)
 
     def check(
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
@@ -58,15 +59,19 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
     def follow(
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
+        session: Annotated[Path | None, opt("session")] = None,
     ) -> None:
         settings = load_settings()
-        prompts = prompt_manager(settings, instruction_files(settings, workspace, folder))
+        state = read_state(session) if session else None
+        prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
         for line in sys.stdin:
             envelope = prompts.prepare(line.rstrip("\n"))
             parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
             row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "user": envelope.user}
-            print(json.dumps(row, ensure_ascii=False), flush=True)
             prompts.sent(envelope)
+            if session:
+                write_state(session, prompts.state)  # kept before it is shown: what was shown is never shown again
+            print(json.dumps(row, ensure_ascii=False), flush=True)
 
     rules.callback()(show)
     rules.command(help=say["rules.check"])(check)
@@ -75,8 +80,10 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
     app.add_typer(rules, name="rules", help=say["rules.show"])
 
 
-def _show(say: dict[str, str], workspace: Path, folder: Path | None, as_json: bool) -> None:
+def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Path | None, as_json: bool) -> None:
     settings = load_settings()
+    state = read_state(session) if session else None
+    seen = state.seen if state else dict[str, Any]()
     loaded = instruction_files(settings, workspace, folder).load()
     count = counter(settings.counter)
     rows: list[dict[str, Any]] = [
@@ -87,6 +94,7 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, as_json: bo
             "tokens": count(file.text),
             "hash": file.hash,
             "includes": list(file.included),
+            "last_injected": seen[file.kind].turn if file.kind in seen else None,
         }
         for file in (loaded.instructions, *loaded.rules)
     ]
@@ -98,14 +106,14 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, as_json: bo
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("kind", "path", "size", "tokens", "hash", "includes"):
+    for column in ("kind", "path", "size", "tokens", "hash", "last_injected", "includes"):
         table.add_column(say[column], justify="right" if column in ("size", "tokens") else "left", overflow="fold")
     for row in rows:
         colour = "cyan" if row["kind"] == "instructions" else "blue"
         included = Text(visible(", ".join(row["includes"])), style="dim")
         table.add_row(
             Text(row["kind"], style=colour), Text(visible(row["path"])), f"{row['size']:,}", f"{row['tokens']:,}",
-            row["hash"][:12], included,
+            row["hash"][:12], say["turn"].format(turn=row["last_injected"]) if row["last_injected"] else "—", included,
         )  # fmt: skip
     console = Console(highlight=False)
     console.print(table)
