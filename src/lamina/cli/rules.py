@@ -35,49 +35,61 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
     ) -> None:
-        files = instruction_files(load_settings(), workspace, folder)
-        try:
-            loaded = files.load()
-        except InstructionsError as error:
-            print(visible(error.message))
-            print(f"  {say['next']}: {visible(error.hint)}")
-            raise typer.Exit(1) from None
-        count = sum(1 + len(file.included) for file in (loaded.instructions, *loaded.rules))
-        print(say["all_well"].format(count=count) + ("" if loaded.rules else f"; {say['no_rules']}"))
+        _check(say, workspace, folder)
 
     def approve(
         path: Annotated[str, typer.Argument(help=say["opt.path"])],
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
     ) -> None:
-        files = instruction_files(load_settings(), workspace)
-        file = files.workspace.read(path)
-        for place in file.hidden:
-            print(f"  {place}: {place.why}")
-        approve_hash(load_settings(), file.hash)
-        print(say["approved"].format(hash=file.hash[:12], path=visible(path)))
+        _approve(say, workspace, path)
 
     def follow(
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
         session: Annotated[Path | None, opt("session")] = None,
     ) -> None:
-        settings = load_settings()
-        state = read_state(session) if session else None
-        prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
-        for line in sys.stdin:
-            envelope = prompts.prepare(line.rstrip("\n"))
-            parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
-            row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "user": envelope.user}
-            prompts.sent(envelope)
-            if session:
-                write_state(session, prompts.state)  # kept before it is shown: what was shown is never shown again
-            print(json.dumps(row, ensure_ascii=False), flush=True)
+        _follow(workspace, folder, session)
 
     rules.callback()(show)
     rules.command(help=say["rules.check"])(check)
     rules.command(help=say["rules.approve"])(approve)
     rules.command(help=say["rules.follow"])(follow)
     app.add_typer(rules, name="rules", help=say["rules.show"])
+
+
+def _check(say: dict[str, str], workspace: Path, folder: Path | None) -> None:
+    files = instruction_files(load_settings(), workspace, folder)
+    try:
+        loaded = files.load()
+    except InstructionsError as error:
+        print(visible(error.message))
+        print(f"  {say['next']}: {visible(error.hint)}")
+        raise typer.Exit(1) from None
+    count = sum(1 + len(file.included) for file in (loaded.instructions, *loaded.rules))
+    print(say["all_well"].format(count=count) + ("" if loaded.rules else f"; {say['no_rules']}"))
+
+
+def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
+    settings = load_settings()
+    file = instruction_files(settings, workspace).workspace.read(path)
+    for place in file.hidden:
+        print(f"  {place}: {place.why}")
+    approve_hash(settings, file.hash)
+    print(say["approved"].format(hash=file.hash[:12], path=visible(path)))
+
+
+def _follow(workspace: Path, folder: Path | None, session: Path | None) -> None:
+    settings = load_settings()
+    state = read_state(session) if session else None
+    prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
+    for line in sys.stdin:
+        envelope = prompts.prepare(line.rstrip("\n"))
+        parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
+        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "user": envelope.user}
+        prompts.sent(envelope)
+        if session:
+            write_state(session, prompts.state)  # kept before it is shown: what was shown is never shown again
+        print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
 def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Path | None, as_json: bool) -> None:
