@@ -30,9 +30,9 @@ def run() -> Section:
         figures[f"{name}: warm p99/0.1 ms"] = warm[1] / 1e-4
     header = ["", "cold p50", "cold p99", "warm p50", "warm p99", "bare stats p50", "bare stats p99", "warm/bare"]
     text = (
-        f"`prepare` with {FILES} files; cold is a new manager, warm is the next turn with nothing changed: one `stat` "
-        "a file and no read.\nTo reach: cold under 10 ms, warm under 0.1 ms at p99. Where warm is over that, so are the "
-        "bare calls of `os.stat` that it consists of; the last column says what lamina adds.\n\n"
+        f"`prepare` with {FILES} files; cold is a new manager, warm is the next turn with nothing changed: "
+        "one `stat` a file and no read.\nTo reach: cold under 10 ms, warm under 0.1 ms at p99. Where warm is over that, "
+        "so are the bare calls of `os.stat` that it consists of; the last column says what lamina adds.\n\n"
     )
     return Section("Injection", text + table(header, rows), figures)
 
