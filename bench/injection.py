@@ -31,7 +31,7 @@ def run() -> Section:
     header = ["", "cold p50", "cold p99", "warm p50", "warm p99", "bare stats p50", "bare stats p99", "warm/bare"]
     text = (
         f"`prepare` with {FILES} files; cold is a new manager, warm is the next turn with nothing changed: "
-        "one `stat` a file and no read.\nTo reach: cold under 10 ms, warm under 0.1 ms at p99. Where warm is over that, "
+        "one `stat` a file and no read.\nTo reach: cold under 10 ms, warm under 0.1 ms at p99. Where it is over, "
         "so are the bare calls of `os.stat` that it consists of; the last column says what lamina adds.\n\n"
     )
     return Section("Injection", text + table(header, rows), figures)

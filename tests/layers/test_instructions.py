@@ -35,7 +35,7 @@ def work(tmp_path: Path) -> Path:
     outside.mkdir()
     for name in ("secret.md", "rules.md", "AGENTS.md"):
         (outside / name).write_text(CANARY)
-    root = tmp_path / "work"
+    root = tmp_path / "desk"
     (root / ".lamina").mkdir(parents=True)
     return root
 
@@ -674,8 +674,8 @@ HONEST_TARGETS = {name for name in TARGETS if name.startswith("file")} | {"chain
 
 PATHS = [
     "", ".", "..", "/", "./", "../", "//", "~", "~root/x", "good.md/", "good.md/.", "good.md/..", "good.md//",
-    "./good.md", ".//good.md", "sub/../good.md", "sub/deep/../../good.md", "sub/../../work/good.md",
-    "../work/good.md", "../outside/secret.md", "sub/../../outside/secret.md", "nothing/../good.md",
+    "./good.md", ".//good.md", "sub/../good.md", "sub/deep/../../good.md", "sub/../../desk/good.md",
+    "../desk/good.md", "../outside/secret.md", "sub/../../outside/secret.md", "nothing/../good.md",
     "good.md/../good.md", "{work}/good.md", "{outside}/secret.md", "/etc/passwd", "//etc/passwd", "/dev/zero",
     "/dev/stdin", "/proc/self/environ", "GOOD.MD", "Good.md", ".LAMINA/Rules.md", "SUB/good.md", "good.md\0",
     "good.md\0.txt", "\0", "x\0/../good.md", "a" * 255, "a" * 256, "a" * 5000, "./" * 3000 + "good.md",
