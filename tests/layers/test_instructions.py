@@ -708,7 +708,7 @@ def hostile_tree(work: Path) -> None:
     for number in range(MAX_LINKS - 5):
         (work / f"chain{number}").symlink_to(f"chain{number + 1}")
     (work / f"chain{MAX_LINKS - 5}").symlink_to("good.md")
-    write(work.parent / "work-evil/secret.md", CANARY)
+    write(work.parent / "desk-evil/secret.md", CANARY)
     for path in (work.parent / "outside").iterdir():
         os.utime(path, (1, time.time()))
 
