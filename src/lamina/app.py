@@ -15,7 +15,7 @@ from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
-from lamina.errors import InputError, MessageError, shown
+from lamina.errors import InputError, LayerError, MessageError, shown
 from lamina.layers.injection import InjectionSettings, InjectionState, SystemPromptManager
 from lamina.layers.instructions import Approvals, InstructionFiles
 from lamina.layers.tools import Tool, ToolRegistry
@@ -114,7 +114,8 @@ def assemble_files(
 def instruction_files(settings: Settings, workspace: Path, folder: Path | None = None) -> InstructionFiles:
     """The instruction files of a workspace, as the settings name them."""
     if not workspace.is_dir():
-        raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
+        what = "is not a folder" if workspace.exists() else "is not there"
+        raise InputError(f"{str(workspace)!r} {what}", hint="name the workspace's folder")
     return InstructionFiles(
         Workspace(workspace.resolve(), max_bytes=settings.max_rule_bytes),
         instructions=settings.instructions,
@@ -147,7 +148,14 @@ def read_state(path: Path) -> InjectionState | None:
     """What a session's file says of its injections; None where there is none yet."""
     if not path.exists():
         return None
-    return InjectionState.from_dict(fields_of(parse_json(read_text(path), path.name)) or {})
+    found = parse_json(read_text(path), path.name, hint="remove it to begin the session anew")
+    try:
+        return InjectionState.from_dict(fields_of(found) or {})
+    except LayerError:
+        raise InputError(
+            f"{path.name} holds {shown(found)}, not what a session's injections are",
+            hint="remove it to begin the session anew",
+        ) from None
 
 
 def write_state(path: Path, state: InjectionState) -> None:
@@ -256,7 +264,7 @@ def read_tools(path: Path) -> Sequence[AnyTool]:
     return cast("list[AnyTool]", value)
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str, hint: str = "a history is a JSON list of messages") -> Any:
     """JSON, with the place of an error named."""
     try:
         return json.loads(text, parse_constant=_no_constant)
@@ -266,9 +274,7 @@ def parse_json(text: str, where: str) -> Any:
         near = text[max(0, error.pos - 20) : error.pos + 20]
         raise InputError(
             f"{where} is not JSON: {error.msg} at line {error.lineno} column {error.colno}, near {shown(near)}",
-            hint="each line of a .jsonl is one JSON object"
-            if " line " in where
-            else "a history is a JSON list of messages",
+            hint="each line of a .jsonl is one JSON object" if " line " in where else hint,
         ) from None
     except MessageError as error:
         raise InputError(f"{where} is not JSON: {error.message}") from None

@@ -122,9 +122,10 @@ def _from_file(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise SettingsError(f"{path.name} cannot be read: {error.strerror}", hint="mend it or move it away") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise SettingsError(f"{path.name} is not a regular file", hint="move it away")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise SettingsError(f"{path.name} is not a regular file", hint="move it away")
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise SettingsError(f"{path.name} has more than {MAX_BYTES:,} bytes", hint="settings are a few lines")
@@ -151,7 +152,7 @@ def _inside(folder: Path, name: str, where: str) -> str:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{where} must be text, not {shown(value)}")
+        raise SettingsError(f"{where} must be text, not {shown(value)}", hint="put it in quotation marks")
     return value
 
 
@@ -162,7 +163,8 @@ def _number(least: int) -> Callable[[object, str], int]:
         number = int(value) if digits or whole else -1  # pyright: ignore[reportArgumentType] -- digits or an int
         if number < least:
             raise SettingsError(
-                f"{where} must be a whole number of at least {least}, not {shown(value)}", hint="for example 8000"
+                f"{where} must be a whole number of at least {least}, not {shown(value)}",
+                hint="for example 8000" if where.lower().endswith("budget") else "write it in digits",
             )
         return number
 
@@ -181,7 +183,7 @@ def _switch(value: object, where: str) -> bool:
 def _one_of(*known: str) -> Callable[[object, str], str]:
     def read(value: object, where: str) -> str:
         if value not in known:
-            raise SettingsError(f"{where} must be one of {', '.join(filter(None, known))}, not {shown(value)}")
+            raise SettingsError(f"{where} cannot be {shown(value)}", hint=f"one of {', '.join(filter(None, known))}")
         return str(value)
 
     return read

@@ -102,7 +102,7 @@ class Session:
 def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path) -> None:
     session = Session(workspace)
     assert session.say("one")["reasons"] == ["initial"]
-    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "user": "two"}
+    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "system": "", "user": "two"}
     edit = "from pathlib import Path; Path('.lamina/more.md').write_text('Be brief.\\n')"
     subprocess.run([sys.executable, "-c", edit], cwd=workspace, check=True)
     shown = json.loads(lamina(workspace, "rules", "--json").stdout)
@@ -129,7 +129,7 @@ def test_I7_a_session_survives_a_killed_process_without_a_lost_or_doubled_inject
 def test_a_session_file_that_is_none_is_refused(workspace: Path) -> None:
     (workspace / "s.json").write_text('{"turn": "x"}')
     done = lamina(workspace, "rules", "--session", "s.json")
-    assert (done.returncode, "no state of an injection" in done.stderr) == (2, True)
+    assert (done.returncode, "s.json holds" in done.stderr) == (2, True)
 
 
 def test_I2_unreadable_rules_end_the_session_with_a_clear_error(workspace: Path) -> None:
@@ -152,6 +152,30 @@ def test_I11_config_shows_each_value_and_where_it_came_from(workspace: Path) -> 
     assert data["rules_turns"] == {"value": 1, "from": "LAMINA_CLI_RULES_TURNS"}
     assert data["counter"] == {"value": "cjk", "from": "default"}
     assert "reinjection_turns" in lamina(workspace, "config").stdout
-    assert "设置" in lamina(workspace, "--lang", "zh", "config").stdout
+    for words in (["--lang", "zh", "config"], ["config", "--lang", "zh"], ["config", "--lang=zh"]):
+        assert "设置" in lamina(workspace, *words).stdout
     bad = lamina(workspace, "config", LAMINA_REINJECTION_TURNS="often")
     assert (bad.returncode, "LAMINA_REINJECTION_TURNS" in bad.stderr) == (2, True)
+
+
+def test_odd_input_and_files_are_said_clearly(workspace: Path) -> None:
+    bad = subprocess.run(
+        [sys.executable, "-m", "lamina", "rules", "follow"], input=b"a\r\n\nb\xff\n", capture_output=True,
+        cwd=workspace, env=environ(workspace), check=False,
+    )  # fmt: skip
+    assert [json.loads(line)["user"] for line in bad.stdout.splitlines()] == ["a"]
+    assert (bad.returncode, b"line 3 is not UTF-8: byte 1 is 0xff" in bad.stderr) == (2, True)
+    named = lamina(workspace, "rules", "check", LAMINA_RULES="nope.md")
+    assert (named.returncode, "nope.md is not there" in named.stdout) == (0, True)
+    assert "'nowhere' is not there" in lamina(workspace, "rules", "--workspace", "nowhere").stderr
+    (workspace / "lamina.toml").mkdir()
+    folder = lamina(workspace, "config")
+    assert (folder.returncode, "lamina.toml is not a regular file" in folder.stderr) == (2, True)
+
+
+def test_the_command_that_is_advised_works_as_it_stands(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").write_text(EVIL, encoding="utf-8")
+    elsewhere = workspace.parent
+    advice = lamina(elsewhere, "rules", "check", "--workspace", "work").stdout
+    command = advice.split("lamina rules approve ")[1].split()
+    assert lamina(elsewhere, "rules", "approve", *command, XDG_STATE_HOME=str(elsewhere / "s")).returncode == 0

@@ -17,6 +17,7 @@ from lamina.settings import load_settings
 def run(arguments: list[str]) -> int:
     """Parse and run; the exit code is the error's."""
     say = texts(_language(arguments))
+    arguments = _language_first(arguments)
     try:
         command = typer.main.get_command(_tree(say))
         result: object = command.main(args=arguments or ["--help"], prog_name="lamina", standalone_mode=False)
@@ -37,10 +38,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _show(say: dict[str, str], message: str, hint: str) -> None:
-    colon = "：" if say["lang"] == "zh" else ": "
-    print(f"{say['error']}{colon}{visible(message)}", file=sys.stderr)
+    print(f"{say['error']}{say['colon']}{visible(message)}", file=sys.stderr)
     if hint:
-        print(f"{say['next']}{colon}{visible(hint)}", file=sys.stderr)
+        print(f"{say['next']}{say['colon']}{visible(hint)}", file=sys.stderr)
 
 
 def _language(arguments: list[str]) -> str:
@@ -54,6 +54,16 @@ def _language(arguments: list[str]) -> str:
         return load_settings().lang
     except LaminaError:
         return "en"
+
+
+def _language_first(arguments: list[str]) -> list[str]:
+    """`--lang zh` may stand anywhere; it is read by the tree's root."""
+    for number, argument in enumerate(arguments):
+        if argument == "--lang" and number + 1 < len(arguments):
+            return [*arguments[number : number + 2], *arguments[:number], *arguments[number + 2 :]]
+        if argument.startswith("--lang="):
+            return [argument, *arguments[:number], *arguments[number + 1 :]]
+    return arguments
 
 
 def _tree(say: dict[str, str]) -> typer.Typer:

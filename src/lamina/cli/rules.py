@@ -1,6 +1,7 @@
 """`lamina rules`: the instruction files in force, their faults, approvals, and what a session would inject."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ import typer
 
 from lamina.app import approve_hash, counter, instruction_files, prompt_manager, read_state, write_state
 from lamina.cli.texts import visible
-from lamina.errors import InstructionsError
+from lamina.errors import InputError, InstructionsError
 from lamina.settings import load_settings
 
 WORKSPACE = Path()
@@ -58,15 +59,24 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
 
 
 def _check(say: dict[str, str], workspace: Path, folder: Path | None) -> None:
-    files = instruction_files(load_settings(), workspace, folder)
+    settings = load_settings()
+    files = instruction_files(settings, workspace, folder)
     try:
         loaded = files.load()
     except InstructionsError as error:
+        place = "" if workspace == WORKSPACE else f" --workspace {shlex.quote(str(workspace))}"
+        hint = error.hint + (place if "lamina rules approve" in error.hint else "")
         print(visible(error.message))
-        print(f"  {say['next']}: {visible(error.hint)}")
+        print(f"  {say['next']}{say['colon']}{visible(hint)}")
         raise typer.Exit(1) from None
     count = sum(1 + len(file.included) for file in (loaded.instructions, *loaded.rules))
-    print(say["all_well"].format(count=count) + ("" if loaded.rules else f"; {say['no_rules']}"))
+    print(say["all_well"].format(count=count))
+    if "rules" in settings.origin and settings.rules not in [file.path for file in loaded.rules]:
+        print(say["rules_missing"].format(path=visible(settings.rules)))
+    if not loaded.rules:
+        print(say["no_rules"])
+    elif not loaded.rules_text:
+        print(say["empty_rules"])
 
 
 def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
@@ -82,10 +92,18 @@ def _follow(workspace: Path, folder: Path | None, session: Path | None) -> None:
     settings = load_settings()
     state = read_state(session) if session else None
     prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
-    for line in sys.stdin:
-        envelope = prompts.prepare(line.rstrip("\n"))
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            line = raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            place = f"byte {error.start} is 0x{raw[error.start]:02x}"
+            raise InputError(f"line {number} is not UTF-8: {place}", hint="send UTF-8") from None
+        if not line:
+            continue
+        envelope = prompts.prepare(line)
         parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
-        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "user": envelope.user}
+        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts}
+        row |= {"system": envelope.system, "user": envelope.user}
         prompts.sent(envelope)
         if session:
             write_state(session, prompts.state)  # kept before it is shown: what was shown is never shown again

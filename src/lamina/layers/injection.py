@@ -5,7 +5,6 @@ succeeded, so a failed send leaves the injection due. It reads files only throug
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
@@ -21,6 +20,8 @@ UserInput = str | Sequence[Mapping[str, Any]]
 SOURCES: tuple[Source, ...] = ("instructions", "rules")
 LEVELS = (75, 50, 25)
 """Shares of the context, in percent; crossing one upwards brings everything again."""
+MOST = 2.0
+"""More of a context than there is may be reported, but not a percentage taken for a share."""
 TURNS = 15
 FAILURES = 3
 JOIN = "\n\n"
@@ -47,6 +48,8 @@ class InjectionSettings:
     lang: Lang = "en"
 
     def __post_init__(self) -> None:
+        if self.lang not in ("en", "zh"):
+            raise SettingsError(f"no words in the language {shown(self.lang)}", hint="en or zh")
         for name, turns in (("turns", self.turns), *self.cadence.items()):
             if name not in ("turns", *SOURCES):
                 raise SettingsError(f"no source named {shown(name)} has a cadence", hint=f"known: {', '.join(SOURCES)}")
@@ -161,6 +164,13 @@ class PromptEnvelope:
         return self.loaded.layers()
 
     @property
+    def repeat(self) -> list[Layer]:
+        """Layers to show once more although nothing changed, for `Ledger.prepare(…, repeat=…)`; there they are tagged
+        so that no user's words can pass for them. What changed or is gone the ledger tells by itself from `layers`."""
+        again = {part.source for part in self.parts if part.change == "full" and not self.first}
+        return [layer for layer in self.layers if layer.name in again]
+
+    @property
     def line(self) -> str:
         """`[SystemPrompt] initial instructions:1a2b3c4d rules:5e6f7a8b`"""
         hashes = " ".join(f"{part.source}:{part.hash[:8] or 'removed'}" for part in self.parts)
@@ -194,6 +204,9 @@ class SystemPromptManager:
         state: InjectionState | None = None,
         log: logging.Logger | None = None,
     ) -> None:
+        for given, kind in ((files, InstructionFiles), (settings, InjectionSettings), (state, InjectionState)):
+            if given is not None and not isinstance(given, kind):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+                raise LayerError(f"{shown(given)} is no {kind.__name__}", hint=f"build one: {kind.__name__}(…)")
         self.settings = settings or InjectionSettings()
         self.counters = Counters()
         self._files, self._model = files, model
@@ -211,6 +224,7 @@ class SystemPromptManager:
     ) -> PromptEnvelope:
         """What this turn sends. `context_use` is the share of the model's window that the provider reported last."""
         level = _level(context_use, self._state.level)
+        _check_input(user_input, phase_prompt)
         loaded = self._load()
         turn = self._state.turn + 1
         now = _now(loaded)
@@ -250,6 +264,8 @@ class SystemPromptManager:
 
     def note(self, reason: Literal["compaction", "resume"]) -> None:
         """The model may have lost what it was told: bring everything with the next turn."""
+        if reason not in ("compaction", "resume"):
+            raise LayerError(f"{shown(reason)} cannot be noted", hint="compaction or resume")
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
         self._prepared = None
@@ -321,10 +337,22 @@ def _now(loaded: Loaded) -> dict[Source, tuple[str, str]]:
     return texts
 
 
+def _check_input(user_input: object, phase_prompt: object) -> None:
+    parts = isinstance(user_input, list | tuple) and all(
+        isinstance(part, Mapping) for part in cast(Sequence[object], user_input)
+    )
+    if not user_input or not (isinstance(user_input, str) or parts):
+        raise LayerError(
+            f"user_input is {shown(cast(object, user_input))}", hint="text, or a list of text and picture parts"
+        )
+    if phase_prompt is not None and not isinstance(phase_prompt, str):
+        raise LayerError(f"phase_prompt is {shown(phase_prompt)}", hint="text, or None")
+
+
 def _level(use: object, before: int) -> int:
     """The highest of the levels that the context's use has reached; what it was when nothing was reported."""
     if use is None:
         return before
-    if isinstance(use, bool) or not isinstance(use, int | float) or not math.isfinite(use) or use < 0:
+    if isinstance(use, bool) or not isinstance(use, int | float) or not 0 <= use <= MOST:
         raise LayerError(f"context_use is {shown(use)}", hint="the share of the window in use, such as 0.4")
     return next((level for level in LEVELS if cast(float, use) * 100 >= level), 0)
