@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -160,15 +161,16 @@ def read_state(path: Path) -> InjectionState | None:
 
 def write_state(path: Path, state: InjectionState) -> None:
     """Whole or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump(state.to_dict(), file)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        os.replace(draft, path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.unlink(draft)
         raise InputError(f"{str(path)!r} cannot be written: {error.strerror}", hint="check its folder") from None
 
 

@@ -114,16 +114,44 @@ def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path
     assert session.close() == (0, "")
 
 
-def test_I7_a_session_survives_a_killed_process_without_a_lost_or_doubled_injection(workspace: Path) -> None:
+def test_I7_a_session_goes_on_in_another_process_without_a_lost_or_doubled_injection(workspace: Path) -> None:
     reasons: list[list[str]] = []
     for turn in range(18):
         session = Session(workspace, "--session", "s.json")
         reasons.append(session.say(f"turn {turn}")["reasons"])
-        session.process.kill()
-        session.close()
+        assert session.close() == (0, "")
     assert [number for number, reason in enumerate(reasons, 1) if reason] == [1, 16]
     shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
     assert [f["last_injected"] for f in shown["files"]] == [16, 16]
+    (workspace / ".lamina" / "more.md").write_text("Changed.")
+    shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
+    assert [f["last_injected"] for f in shown["files"]] == [16, None], "what the model saw is not what is there now"
+
+
+def test_I7_what_could_not_be_shown_stays_due(workspace: Path) -> None:
+    follow = f"echo hi | {sys.executable} -m lamina rules follow --session s.json"
+    lost = subprocess.run(["bash", "-c", f"{follow} > /dev/full"], cwd=workspace, env=environ(workspace), check=False,
+                          capture_output=True)  # fmt: skip
+    assert lost.returncode == 1
+    again = subprocess.run(
+        ["bash", "-c", follow], cwd=workspace, env=environ(workspace), capture_output=True, check=True
+    )
+    assert json.loads(again.stdout)["reasons"] == ["initial"]
+
+
+def test_options_that_would_be_ignored_are_refused(workspace: Path) -> None:
+    done = lamina(workspace, "rules", "--workspace", "elsewhere", "check")
+    assert (done.returncode, "put them behind check" in done.stderr) == (2, True)
+
+
+def test_I12_the_nearest_file_has_the_last_word_also_as_a_link(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").unlink()
+    (workspace / "a" / "b").mkdir(parents=True)
+    (workspace / "AGENTS.md").write_text("tabs")
+    (workspace / "a" / "AGENTS.md").write_text("spaces")
+    (workspace / "a" / "b" / "AGENTS.md").symlink_to("../../AGENTS.md")
+    data = json.loads(lamina(workspace, "rules", "--folder", "a/b", "--json").stdout)
+    assert [f["path"] for f in data["files"][1:]] == ["a/AGENTS.md", "a/b/AGENTS.md"]
 
 
 def test_a_session_file_that_is_none_is_refused(workspace: Path) -> None:

@@ -76,7 +76,8 @@ class Injections(RuleBasedStateMachine):
             if self.fresh or self.enabled:
                 self.told = {s: self.told[s] for s in self.told if s in now}
                 self.told |= {s: (now[s], self.turn + 1) for s in due if s in now}
-            self.turn, self.fresh, self.noted = self.turn + 1, False, False
+            self.noted = self.noted and not self.fresh and not self.enabled
+            self.turn, self.fresh = self.turn + 1, False
             if self.enabled:
                 assert self.visible == now, "the model must see what is on disk"
 

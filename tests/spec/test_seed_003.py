@@ -224,7 +224,7 @@ def test_I7_the_state_survives_a_restart_without_a_lost_or_doubled_injection(wor
     prompts = manager(workspace)
     for turn in range(1, 40):
         state = InjectionState.from_dict(prompts.state.to_dict())
-        prompts = manager(workspace, state=state)
+        prompts = manager(workspace, state=state if turn % 2 else state.to_dict(), settings={"turns": 15})
         assert bool(send(prompts).parts) == (turn % 15 == 1)
     with pytest.raises(LayerError, match="no state of an injection"):
         InjectionState.from_dict({"turn": "x"})
@@ -238,12 +238,12 @@ def test_I3_input_that_is_no_message_is_refused(workspace: Path, words: Any) -> 
         manager(workspace).prepare("hi", phase_prompt=3)  # pyright: ignore[reportArgumentType] -- on purpose
 
 
-@pytest.mark.parametrize("options", [{"files": "w"}, {"state": {"turn": 1}}, {"settings": {}}])
+@pytest.mark.parametrize(
+    "options", [{"files": "w"}, {"state": {"turn": 1}}, {"settings": {"reinjection": 3}}, {"state": 3}]
+)
 def test_I1_it_is_built_from_its_own_values(workspace: Path, options: dict[str, Any]) -> None:
     given: dict[str, Any] = {"files": files(workspace), **options}
-    if options == {"settings": {}}:
-        given["settings"] = {"turns": 3}
-    with pytest.raises(LayerError, match="is no I"):
+    with pytest.raises((LayerError, SettingsError), match=r"is no |are no settings"):
         SystemPromptManager(given.pop("files"), **given)
     with pytest.raises(LayerError, match="cannot be noted"):
         manager(workspace).note("bogus")  # pyright: ignore[reportArgumentType] -- on purpose
@@ -281,3 +281,38 @@ def test_I5_with_a_ledger_every_injection_is_tagged_and_no_words_can_pass_for_on
         [("instructions", "again")],
         [("rules", "removed")],
     ]
+
+
+def test_I8_what_was_missed_while_switched_off_comes_when_it_is_on_again(workspace: Path) -> None:
+    prompts = manager(workspace, settings={"enabled": False})
+    send(prompts)
+    prompts.note("compaction")
+    send(prompts, context_use=0.6)
+    prompts.settings = InjectionSettings()
+    assert send(prompts, context_use=0.6).reasons == ("compaction", "context at 50 %")
+    assert send(prompts, context_use=0.6).parts == ()
+
+
+def test_I7_a_compaction_while_a_send_is_under_way_stays_due(workspace: Path) -> None:
+    prompts = manager(workspace)
+    envelope = prompts.prepare("hi")
+    prompts.note("compaction")
+    prompts.sent(envelope)
+    assert send(prompts).reasons == ("compaction",)
+    assert send(prompts).parts == ()
+
+
+def test_I2_an_empty_rules_file_is_said(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (workspace / ".ads" / "rules.md").write_text(" ")
+    send(manager(workspace))
+    assert "the rules file is empty" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"turn": 1e999}, {"turn": -1}, {"level": 900}, {"noted": "compaction"}, {"noted": ["a b"]}, {"turn": True},
+     {"seen": {"rules": {"hash": "x", "turn": 10**9}}}, {"seen": {"laws": {"hash": "x", "turn": 0}}}],
+)  # fmt: skip
+def test_I7_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(LayerError, match="no state of an injection"):
+        InjectionState.from_dict({**InjectionState().to_dict(), **change})

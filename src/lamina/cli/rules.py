@@ -31,6 +31,10 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
     ) -> None:
         if context.invoked_subcommand is None:
             _show(say, workspace, folder, session, as_json)
+        elif workspace != WORKSPACE or folder or session or as_json:
+            raise InputError(
+                "options of `rules` stand before the command", hint=f"put them behind {context.invoked_subcommand}"
+            )
 
     def check(
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
@@ -104,10 +108,10 @@ def _follow(workspace: Path, folder: Path | None, session: Path | None) -> None:
         parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
         row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts}
         row |= {"system": envelope.system, "user": envelope.user}
+        print(json.dumps(row, ensure_ascii=False), flush=True)  # this is the send: what fails here stays due
         prompts.sent(envelope)
         if session:
-            write_state(session, prompts.state)  # kept before it is shown: what was shown is never shown again
-        print(json.dumps(row, ensure_ascii=False), flush=True)
+            write_state(session, prompts.state)
 
 
 def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Path | None, as_json: bool) -> None:
@@ -116,6 +120,7 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Pa
     seen = state.seen if state else dict[str, Any]()
     loaded = instruction_files(settings, workspace, folder).load()
     count = counter(settings.counter)
+    now = {"instructions": loaded.instructions.hash, "rules": loaded.rules_hash}
     rows: list[dict[str, Any]] = [
         {
             "kind": file.kind,
@@ -124,7 +129,9 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Pa
             "tokens": count(file.text),
             "hash": file.hash,
             "includes": list(file.included),
-            "last_injected": seen[file.kind].turn if file.kind in seen else None,
+            "last_injected": seen[file.kind].turn
+            if file.kind in seen and seen[file.kind].hash == now[file.kind]
+            else None,
         }
         for file in (loaded.instructions, *loaded.rules)
     ]

@@ -50,8 +50,10 @@ class InjectionSettings:
     def __post_init__(self) -> None:
         if self.lang not in ("en", "zh"):
             raise SettingsError(f"no words in the language {shown(self.lang)}", hint="en or zh")
+        if not isinstance(self.enabled, bool) or not isinstance(self.cadence, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise SettingsError(f"enabled is {shown(self.enabled)}, cadence is {shown(self.cadence)}", hint="True, {…}")
         for name, turns in (("turns", self.turns), *self.cadence.items()):
-            if name not in ("turns", *SOURCES):
+            if name not in SOURCES and turns is not self.turns:
                 raise SettingsError(f"no source named {shown(name)} has a cadence", hint=f"known: {', '.join(SOURCES)}")
             if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise SettingsError(f"the cadence {name} is {shown(turns)}", hint="a whole number of at least 1")
@@ -98,11 +100,15 @@ class InjectionState:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "InjectionState":
         try:
-            seen = {source: Seen(str(was["hash"]), int(was["turn"])) for source, was in data["seen"].items()}
-            noted = tuple(str(reason) for reason in data["noted"])
-            turn, level = int(data["turn"]), int(data["level"])
+            seen = {source: Seen(str(was["hash"]), was["turn"]) for source, was in data["seen"].items()}
+            turn, level, noted = data["turn"], data["level"], tuple(data["noted"])
+            numbers = [turn, level, *(was.turn for was in seen.values())]
+            honest = all(type(number) is int and number >= 0 for number in numbers) and level in (0, *LEVELS)
+            late = any(was.turn > turn for was in seen.values())
+            if not honest or late or not set(seen) <= set(SOURCES) or not set(noted) <= {"compaction", "resume"}:
+                raise ValueError
             return InjectionState(turn, str(data["workspace"]), str(data["model"]), seen, level, noted)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise LayerError(
                 f"{shown(data)} is no state of an injection", hint="begin the session anew: reset()"
             ) from None
@@ -199,11 +205,13 @@ class SystemPromptManager:
         self,
         files: InstructionFiles,
         *,
-        settings: InjectionSettings | None = None,
+        settings: InjectionSettings | Mapping[str, Any] | None = None,
         model: str = "",
-        state: InjectionState | None = None,
+        state: InjectionState | Mapping[str, Any] | None = None,
         log: logging.Logger | None = None,
     ) -> None:
+        settings = _settings(settings) if isinstance(settings, Mapping) else settings
+        state = InjectionState.from_dict(state) if isinstance(state, Mapping) else state
         for given, kind in ((files, InstructionFiles), (settings, InjectionSettings), (state, InjectionState)):
             if given is not None and not isinstance(given, kind):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise LayerError(f"{shown(given)} is no {kind.__name__}", hint=f"build one: {kind.__name__}(…)")
@@ -214,6 +222,8 @@ class SystemPromptManager:
         self._log = log or logging.getLogger("lamina.injection")
         self._prepared: PromptEnvelope | None = None
         self._failures, self._warned = 0, False
+        self._noted_before: tuple[str, ...] = ()
+        """What had been noted when the last envelope was prepared; what came after it stays due."""
 
     @property
     def state(self) -> InjectionState:
@@ -235,6 +245,9 @@ class SystemPromptManager:
         if not first and not self.settings.enabled:
             seen = dict(self._state.seen)
         after = InjectionState(turn, self._files.workspace.root, self._model, seen, level)
+        if not first and not self.settings.enabled:  # what was missed while switched off stays due
+            after = replace(after, level=min(level, self._state.level), noted=self._state.noted)
+        self._noted_before = self._state.noted
         self._prepared = PromptEnvelope(
             turn, reasons, parts, phase_prompt, user_input, first, loaded, after, self.settings.lang
         )
@@ -242,9 +255,11 @@ class SystemPromptManager:
 
     def sent(self, envelope: PromptEnvelope) -> None:
         """The send succeeded: now, and only now, the state moves (I7)."""
-        if envelope is not self._prepared:
+        if envelope is None or envelope is not self._prepared:  # pyright: ignore[reportUnnecessaryComparison] -- callers without a type checker
             raise LayerError("this is not the envelope that was prepared last", hint="prepare, send, sent")
-        self._state, self._prepared = envelope.after, None
+        since = tuple(reason for reason in self._state.noted if reason not in self._noted_before)
+        self._state = replace(envelope.after, noted=(*envelope.after.noted, *since))
+        self._prepared = None
         if envelope.parts:
             self.counters.first += envelope.first
             self.counters.repeated += not envelope.first
@@ -255,12 +270,14 @@ class SystemPromptManager:
     def reset(self) -> None:
         """A new session: the next injection is the first."""
         self._state, self._prepared = InjectionState(), None
+        self._failures, self._warned = 0, False
 
     def switch(self, *, files: InstructionFiles | None = None, model: str | None = None) -> None:
         """Another workspace or another model: the next injection is a first one."""
         self._files = files or self._files
         self._model = self._model if model is None else model
         self._prepared = None
+        self._failures, self._warned = 0, False
 
     def note(self, reason: Literal["compaction", "resume"]) -> None:
         """The model may have lost what it was told: bring everything with the next turn."""
@@ -268,7 +285,6 @@ class SystemPromptManager:
             raise LayerError(f"{shown(reason)} cannot be noted", hint="compaction or resume")
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
-        self._prepared = None
 
     def _load(self) -> Loaded:
         try:
@@ -282,9 +298,10 @@ class SystemPromptManager:
                 )
             raise
         self._failures = 0
-        if not loaded.rules and not self._warned:
-            self._log.warning("[SystemPrompt] the workspace has no rules: only the instructions are injected")
-        self._warned = not loaded.rules
+        if not loaded.rules_text and not self._warned:
+            what = "rules file is empty" if loaded.rules else "workspace has no rules"
+            self._log.warning("[SystemPrompt] the %s: only the instructions are injected", what)
+        self._warned = not loaded.rules_text
         return loaded
 
     def _moved(self) -> str:
@@ -335,6 +352,16 @@ def _now(loaded: Loaded) -> dict[Source, tuple[str, str]]:
     if loaded.rules_text:
         texts["rules"] = (loaded.rules_text, loaded.rules_hash)
     return texts
+
+
+def _settings(values: Mapping[str, Any]) -> InjectionSettings:
+    try:
+        return InjectionSettings(**values)
+    except TypeError:
+        known = "enabled, turns, cadence and lang"
+        raise SettingsError(
+            f"{shown(dict(values))} are no settings of an injection", hint=f"there are {known}"
+        ) from None
 
 
 def _check_input(user_input: object, phase_prompt: object) -> None:

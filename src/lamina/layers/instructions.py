@@ -309,7 +309,7 @@ class InstructionFiles:
         if not isinstance(own, Missing):
             yield own
             return
-        seen: set[tuple[int, ...]] = set()
+        found: dict[tuple[int, ...], InstructionFile] = {}
         for path in self._nested:
             file = reading.file("rules", self.workspace, path)
             if isinstance(file, Missing):
@@ -317,9 +317,9 @@ class InstructionFiles:
                     raise self.workspace.refusal(posixpath.dirname(path), "is not there", "check the working folder")
                 continue
             identity = reading.files[self.workspace.full(path)].key[3:]
-            if identity not in seen:  # a folder that links to one above it would give its rules twice
-                seen.add(identity)
-                yield file
+            found.pop(identity, None)  # a link to one above would give its rules twice: the nearest place counts
+            found[identity] = file
+        yield from found.values()
 
     def _placed(self, path: str) -> tuple[Workspace, str]:
         if not os.path.isabs(path):
