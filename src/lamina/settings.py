@@ -72,11 +72,11 @@ def load_settings(
     if not values.get("lang"):
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
-    if not values.get("approvals"):
-        home = environ.get("XDG_STATE_HOME") or os.path.join(
-            environ.get("HOME") or os.path.expanduser("~"), ".local/state"
-        )
-        values["approvals"] = os.path.join(home, "lamina", "approved.json")
+    if not values.get("approvals"):  # a relative folder would be the repository's, and none approves itself
+        home, state = environ.get("HOME", ""), environ.get("XDG_STATE_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~")
+        state = state if os.path.isabs(state) else os.path.join(home, ".local", "state")
+        values["approvals"] = os.path.join(state, "lamina", "approved.json")
     return Settings(**values, origin=origin)
 
 

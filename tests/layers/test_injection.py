@@ -57,7 +57,9 @@ class Injections(RuleBasedStateMachine):
         if not self.enabled:
             return set()
         changed = {s for s in SOURCES if now.get(s) != self.told.get(s, (None, 0))[0]}
-        faded = {s for s in now if s in self.told and (self.noted or self.turn + 1 - self.told[s][1] >= CADENCE)}
+        known = [s for s in now if s in self.told]
+        fading = self.noted or any(self.turn + 1 - self.told[s][1] >= CADENCE for s in known)
+        faded = set(known) if fading else set[str]()
         return changed | faded
 
     @rule(ok=st.booleans())

@@ -130,6 +130,24 @@ def test_I5_crossing_a_level_of_the_context_brings_everything_once(workspace: Pa
     assert crossed == [("initial",), ("context at 25 %",), ("context at 75 %",), ("context at 25 %",)]
 
 
+def test_I5_a_wavering_use_crosses_a_level_once(workspace: Path) -> None:
+    prompts = manager(workspace)
+    reasons = [send(prompts, context_use=use).reasons for use in (0.1, 0.26, 0.24, 0.26, 0.249, 0.251)]
+    assert [reason for reason in reasons if reason] == [("initial",), ("context at 25 %",)]
+
+
+def test_I5_sources_with_one_cadence_stay_together_after_a_change(workspace: Path) -> None:
+    prompts = manager(workspace)
+    sent: dict[int, list[str]] = {}
+    for turn in range(1, 32):
+        if turn == 8:
+            (workspace / ".ads" / "rules.md").write_text("other", encoding="utf-8")
+        parts = [part.source for part in send(prompts).parts]
+        sent |= {turn: parts} if parts else {}
+    both = ["instructions", "rules"]
+    assert sent == {1: both, 8: ["rules"], 16: both, 31: both}
+
+
 @pytest.mark.parametrize("use", [-0.1, 30, float("nan"), float("inf"), "0.5", True])
 def test_I5_a_use_that_is_no_share_is_refused(workspace: Path, use: Any) -> None:
     with pytest.raises(LayerError, match="context_use"):
@@ -146,10 +164,14 @@ def test_I6_reset_another_workspace_and_another_model_begin_again(workspace: Pat
     prompts.switch(files=InstructionFiles(elsewhere))
     moved = send(prompts)
     assert moved.reasons == ("workspace changed",)
-    assert [(part.source, part.change) for part in moved.parts] == [("instructions", "full"), ("rules", "removed")]
+    assert [(part.source, part.change) for part in moved.parts] == [("instructions", "replaces"), ("rules", "removed")]
+    assert moved.system == ""
+    assert "The former rules no longer apply." in str(moved.user)
+    prompts.switch(files=files(workspace), model="third")
+    assert send(prompts).reasons == ("workspace changed", "model changed")
     prompts.reset()
     assert send(prompts).reasons == ("initial",)
-    assert prompts.counters.first == 4
+    assert prompts.counters.first == 5
 
 
 def test_I7_a_failed_send_leaves_the_injection_due(workspace: Path) -> None:

@@ -20,8 +20,11 @@ UserInput = str | Sequence[Mapping[str, Any]]
 SOURCES: tuple[Source, ...] = ("instructions", "rules")
 LEVELS = (75, 50, 25)
 """Shares of the context, in percent; crossing one upwards brings everything again."""
+SLACK = 10
+"""How many points the use must fall below a level before crossing it again counts: figures waver."""
 MOST = 2.0
 """More of a context than there is may be reported, but not a percentage taken for a share."""
+MOVES = ("workspace changed", "model changed")
 TURNS = 15
 FAILURES = 3
 JOIN = "\n\n"
@@ -238,7 +241,7 @@ class SystemPromptManager:
         loaded = self._load()
         turn = self._state.turn + 1
         now = _now(loaded)
-        first = not self._state.begun or self._moved() != ""
+        first = not self._state.begun or bool(self._moved())
         reasons, parts = self._first(now) if first else self._later(now, turn, level)
         seen = {source: was for source, was in self._state.seen.items() if not first and source in now}
         seen |= {part.source: Seen(part.hash, turn) for part in parts if part.change != "removed"}
@@ -249,7 +252,7 @@ class SystemPromptManager:
             after = replace(after, level=min(level, self._state.level), noted=self._state.noted)
         self._noted_before = self._state.noted
         self._prepared = PromptEnvelope(
-            turn, reasons, parts, phase_prompt, user_input, first, loaded, after, self.settings.lang
+            turn, reasons, parts, phase_prompt, user_input, not self._state.begun, loaded, after, self.settings.lang
         )
         return self._prepared
 
@@ -261,8 +264,9 @@ class SystemPromptManager:
         self._state = replace(envelope.after, noted=(*envelope.after.noted, *since))
         self._prepared = None
         if envelope.parts:
-            self.counters.first += envelope.first
-            self.counters.repeated += not envelope.first
+            begins = envelope.first or bool(set(envelope.reasons) & set(MOVES))
+            self.counters.first += begins
+            self.counters.repeated += not begins
             self._log.info("%s", envelope.line)
         visible, on_disk = envelope.after.seen.get("rules"), _now(envelope.loaded).get("rules", ("", ""))[1]
         self.counters.stale_rule_turns += (visible.hash if visible else "") != on_disk
@@ -304,18 +308,27 @@ class SystemPromptManager:
         self._warned = not loaded.rules_text
         return loaded
 
-    def _moved(self) -> str:
+    def _moved(self) -> tuple[str, ...]:
         """Why a session that has begun begins again."""
-        if self._state.workspace != self._files.workspace.root:
-            return "workspace changed"
-        return "model changed" if self._state.model != self._model else ""
+        was, now = (self._state.workspace, self._state.model), (self._files.workspace.root, self._model)
+        return tuple(reason for reason, a, b in zip(MOVES, was, now, strict=True) if a != b)
 
     def _first(self, now: Mapping[Source, tuple[str, str]]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        reason = self._moved() if self._state.begun else "initial"
-        gone = [
-            Part(source, "removed", "", "") for source in SOURCES if source in self._state.seen and source not in now
-        ]
-        return (reason,), (*(Part(source, "full", *texts) for source, texts in now.items()), *gone)
+        """Everything; after a move, what differs from what was said before replaces it: it has the last word."""
+        reasons = self._moved() if self._state.begun else ("initial",)
+        seen = self._state.seen
+        parts: list[Part] = []
+        for source in SOURCES:
+            was, texts = seen.get(source), now.get(source)
+            if texts is not None:
+                parts.append(Part(source, "replaces" if was and was.hash != texts[1] else "full", *texts))
+            elif was is not None:
+                parts.append(Part(source, "removed", "", ""))
+        return reasons, tuple(parts)
+
+    def _due(self, source: Source, turn: int) -> bool:
+        was = self._state.seen.get(source)
+        return was is not None and turn - was.turn >= self.settings.every(source)
 
     def _later(
         self, now: Mapping[Source, tuple[str, str]], turn: int, level: int
@@ -327,6 +340,8 @@ class SystemPromptManager:
         if level > self._state.level:
             reasons.append(f"context at {level} %")
         everything = bool(reasons)
+        shared: list[Source] = [source for source in SOURCES if source not in self.settings.cadence]
+        together = any(self._due(source, turn) for source in shared if source in now)  # one cadence, one injection
         parts: list[Part] = []
         for source in SOURCES:
             was, texts = self._state.seen.get(source), now.get(source)
@@ -337,7 +352,7 @@ class SystemPromptManager:
                 reasons.append(f"{source} changed" if was else f"{source} added")
                 parts.append(Part(source, "replaces" if was else "full", *texts))
             elif texts is not None and was is not None:
-                due = turn - was.turn >= self.settings.every(source)
+                due = together if source in shared else self._due(source, turn)
                 if due:
                     reason = f"every {self.settings.every(source)} turns"
                     reasons += [reason] if reason not in reasons else []
@@ -377,9 +392,11 @@ def _check_input(user_input: object, phase_prompt: object) -> None:
 
 
 def _level(use: object, before: int) -> int:
-    """The highest of the levels that the context's use has reached; what it was when nothing was reported."""
+    """The highest of the levels that the context's use has reached; it falls only with a clear fall of the use."""
     if use is None:
         return before
     if isinstance(use, bool) or not isinstance(use, int | float) or not 0 <= use <= MOST:
         raise LayerError(f"context_use is {shown(use)}", hint="the share of the window in use, such as 0.4")
-    return next((level for level in LEVELS if cast(float, use) * 100 >= level), 0)
+    share = 100 * cast(float, use)
+    reached = next((level for level in LEVELS if share >= level), 0)
+    return before if reached < before and share > before - SLACK else reached
