@@ -4,13 +4,12 @@ Nothing here has code of its own. A port is added together with its first user.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 Count = Callable[[str], int]
 """Text in, tokens out. A plain function is enough; `ChatCount` says more."""
 
 
-@runtime_checkable
 class ChatCount(Protocol):
     """A counter that also knows what a chat costs around its text."""
 

@@ -6,13 +6,13 @@ Counters are plain functions from text to tokens. What a counter knows about cha
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.assembly.images import image_tokens
 from lamina.errors import BudgetError, CounterError, MessageError, shown, surrogate_error
-from lamina.ports import ChatCount, Count
+from lamina.ports import Count
 from lamina.types import AnyMessage, AnyTool
 
 
@@ -107,8 +107,9 @@ def tool_tokens(tools: Sequence[AnyTool], count: Count) -> int:
     """Tokens of the tools' schemas: by the counter's own rule, else of their compact JSON."""
     if not tools:
         return 0
-    if isinstance(count, ChatCount):
-        return check_count(count.tools(tools), count)
+    own: Callable[[Sequence[AnyTool]], int] | None = getattr(count, "tools", None)
+    if own is not None:
+        return check_count(own(tools), count)
     return sum(text_tokens(compact(tool), count) for tool in tools)
 
 
