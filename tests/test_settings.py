@@ -50,6 +50,8 @@ def test_a_bad_variable_is_named(tmp_path: Path, environ: dict[str, str], found:
         ("[telegram]\nbugdet = 3", r"telegram\.bugdet is no setting"),
         ('approvals = "a.json"', r"may not be set here .*no folder approves itself"),
         ('instructions = "/etc/passwd"', r"leads out of the folder .*LAMINA_INSTRUCTIONS"),
+        ("max_rule_bytes = 900000000", r"max_rule_bytes is 900,000,000, more than 262,144"),
+        ('identity = "a\\u0000b"', r"leads out of the folder"),
         ("reinjection_turns = 0", r"reinjection_turns must be a whole number of at least 1, not 0"),
         ('reinjection_enabled = "maybe"', r"reinjection_enabled must be true or false, not 'maybe'"),
         ('colour = "red"', r"lamina\.toml: colour is no setting"),

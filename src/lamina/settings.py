@@ -19,6 +19,7 @@ from lamina.types import Grammar, Lang
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
+MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram")
 NOT_SETTINGS = ("LAMINA_BENCH_DATA",)
 """Variables of ours that are read elsewhere, outside the product."""
@@ -41,7 +42,7 @@ class Settings:
     """A file that replaces the shipped instructions."""
     rules: str = ".lamina/rules.md"
     """The workspace's rules; where there are none, its AGENTS.md files count."""
-    max_rule_bytes: int = 256 * 1024
+    max_rule_bytes: int = MAX_RULE_BYTES
     approvals: str = ""
     """Where approved hashes are kept; empty is the user's state folder."""
     reinjection_enabled: bool = True
@@ -69,6 +70,11 @@ def load_settings(
         values[name], origin[name] = _READERS[name](value, where), where.partition(": ")[0]
         if where.startswith(FILE) and name in ("identity", "instructions") and value:
             values[name] = _inside(folder, values[name], where)
+        if where.startswith(FILE) and name == "max_rule_bytes" and values[name] > MAX_RULE_BYTES:
+            raise SettingsError(
+                f"{where} is {values[name]:,}, more than {MAX_RULE_BYTES:,}",
+                hint="a file may lower it; the variable LAMINA_MAX_RULE_BYTES raises it",
+            )
     if not values.get("lang"):
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
@@ -140,8 +146,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _inside(folder: Path, name: str, where: str) -> str:
     """A file beside the settings: a repository's own settings must not read files elsewhere into the prompt."""
-    path = os.path.realpath(folder / name)
-    if not path.startswith(os.path.realpath(folder) + os.sep):
+    path = "" if "\0" in name else os.path.realpath(folder / name)
+    if not path.startswith(os.path.join(os.path.realpath(folder), "")):
         setting = where.rpartition(".")[2].rpartition(" ")[2].upper()
         raise SettingsError(
             f"{where} is {shown(name)}, which leads out of the folder",

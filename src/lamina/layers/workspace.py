@@ -145,7 +145,7 @@ class Workspace:
     def _bytes(self, path: str, opened: int) -> bytes:
         pieces: list[bytes] = []
         left = self.max_bytes + 1
-        while left > 0 and (piece := os.read(opened, left)):
+        while left > 0 and (piece := os.read(opened, min(left, 65_536))):
             pieces.append(piece)
             left -= len(piece)
         self._check_size(path, self.max_bytes + 1 - left)
