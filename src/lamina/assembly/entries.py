@@ -69,12 +69,12 @@ def build_head(
     stable = 0
     kept = ordered(layers)
     for number, layer in enumerate(kept):
-        check_owner(layer, owner)
+        admit(layer, owner, mark, lang)
         opens = layer.name in ("tools", "state") and (number == 0 or kept[number - 1].name != layer.name)
         text = (
             (JOIN if number else "")
             + (segment_opening(layer.name, lang) if opens else "")
-            + layer_text(layer, mark, lang)
+            + (Fence(layer.text, layer.source).render(mark) if layer.trust in FENCED else layer.text)
         )
         tokens = text_tokens(text, count) + (0 if number else per_message(count))
         reason = "always kept, fenced" if layer.trust in FENCED else "always kept"
@@ -90,19 +90,19 @@ def build_head(
     return Head(tuple(map(compact, tools)), tuple(tool_segments), system, stable, tokens)
 
 
-def layer_text(layer: Layer, mark: str, lang: Lang) -> str:
-    """A layer's text as it is sent: fenced when it comes from outside, else as it is."""
+def admit(layer: Layer, owner: str | None, mark: str, lang: Lang) -> None:
+    """The last gate, wherever a layer will stand: what belongs to somebody else does not go out, and trusted text,
+    which is not fenced, holds nothing that only lamina writes."""
+    _check_owner(layer, owner)
     if layer.trust in FENCED:
-        return Fence(layer.text, layer.source).render(mark)
+        return
     where = f"the layer {layer.name} of {layer.source}"
     check_trusted(layer.text, where, mark, lang)
     if layer.name != "state" and re.search(r"<system_hint\s|</system_hint", layer.text):
         raise PromptError(f"{where} holds a <system_hint> tag", hint="hints stand in the layer state; fence other text")
-    return layer.text
 
 
-def check_owner(layer: Layer, owner: str | None) -> None:
-    """The last gate: what belongs to somebody else does not go out."""
+def _check_owner(layer: Layer, owner: str | None) -> None:
     if layer.owner is not None and layer.owner != owner:
         raise OwnerError(
             f"the layer {layer.name} from {layer.source} belongs to {shown(layer.owner)}, the turn to {shown(owner)}",
@@ -110,8 +110,8 @@ def check_owner(layer: Layer, owner: str | None) -> None:
         )
 
 
-def _tool_segments(tools: Sequence[AnyTool], count: Count) -> list[Segment]:
-    """A segment for each tool. What a counter adds once for all tools is in the first one's tokens."""
+def check_tools(tools: Sequence[AnyTool]) -> None:
+    """Refuse tools that no provider would take."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise ToolError(f"tools must be a list of schemas, not {shown(tools)}", hint="ToolRegistry(…).schemas is one")
     names: set[str] = set()
@@ -120,6 +120,11 @@ def _tool_segments(tools: Sequence[AnyTool], count: Count) -> list[Segment]:
         if name in names:
             raise ToolError(f"tools[{number}] is named {shown(name)}, and so is one before it")
         names.add(name)
+
+
+def _tool_segments(tools: Sequence[AnyTool], count: Count) -> list[Segment]:
+    """A segment for each tool. What a counter adds once for all tools is in the first one's tokens."""
+    check_tools(tools)
     costs = [tool_tokens([tool], count) for tool in tools]
     shared = sum(costs) - tool_tokens(tools, count)
     segments: list[Segment] = []

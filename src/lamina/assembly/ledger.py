@@ -15,9 +15,10 @@ from lamina.assembly.entries import (
     FENCED,
     Entry,
     Head,
+    admit,
     as_current,
     build_head,
-    check_owner,
+    check_tools,
     fresh,
     history_entry,
     left_out,
@@ -39,7 +40,7 @@ UNORDERED = ("scenario",)
 """Layers whose change begins a new epoch: what follows them depends on them."""
 LOW_WATER = 0.4
 """How far a cut of the ledger goes down by default, as a share of the budget; why not 0.5: docs/benchmarks.md."""
-FIRST, CUT = "first request", "the window was cut"
+FIRST, CUT, REBUILT = "first request", "the window was cut", "rebuilt"
 GONE = {"en": "This no longer applies.", "zh": "以上内容不再适用。"}
 
 Key = tuple[str, str]
@@ -131,10 +132,11 @@ class Ledger:
         Nothing changes until `sent`: a request whose sending failed is simply prepared again.
         """
         self._calls.check("the request")
+        check_tools(tools)
         if self.layout == "ledger":
             _check_sources(layers)
         words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
-        again = [(_fence(layer, "again"), layer, "sent again, lest it fades") for layer in ordered(repeat)]
+        again = [(_fence(layer, "again"), layer, "sent again, lest it fades") for layer in self._admitted(repeat)]
         reason = self._epoch_reason(layers, tools)
         if not reason:
             proposal = self._extended(layers, user, words, again)
@@ -190,7 +192,7 @@ class Ledger:
         if self._asked is not None:
             return self._asked or "asked for"
         if self.layout == "strict":
-            return "rebuilt"
+            return REBUILT
         if list(state.head.tools) != [compact(tool) for tool in tools]:
             return "the tools changed"
         changed = [name for name in UNORDERED if _texts(state.seen.values(), name) != _texts(layers, name)]
@@ -207,9 +209,7 @@ class Ledger:
         state = self._state
         if user is None or words is None:
             return state
-        now = ordered(layers)
-        for layer in now:
-            check_owner(layer, self._owner)
+        now = self._admitted(layers)
         updates = self._updates(state.seen, now)
         told = {_key(layer) for _, layer, _ in updates}
         updates += [update for update in again if _key(update[1]) not in told]
@@ -218,6 +218,13 @@ class Ledger:
         seen.update((_key(layer), layer) for layer in now)
         entry = user_entry(user, self._count, self._owner, self._mark, updates) if updates else words
         return replace(state, seen=seen, entries=[*state.entries, entry], tokens=state.tokens + entry.tokens)
+
+    def _admitted(self, layers: Sequence[Layer]) -> list[Layer]:
+        """The layers in order, each through the same gate as at the beginning of an epoch."""
+        kept = ordered(layers)
+        for layer in kept:
+            admit(layer, self._owner, self._mark, self._lang)
+        return kept
 
     def _updates(self, seen: Mapping[Key, Layer], now: Sequence[Layer]) -> list[Update]:
         """What differs from what the model has seen."""
@@ -239,7 +246,7 @@ class Ledger:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
         head = build_head(layers, tools, count=self._count, owner=self._owner, mark=self._mark, lang=self._lang)
         turn = len(self._log) if words is not None else _last_user(self._log)
-        current = (words,) if words is not None else tuple(map(as_current, self._log[turn:]))
+        current = (words,) if words is not None else self._current_turn(reason)
         fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(self._count)
         start = self._cut_point(turn, self.budget - fixed)
         if self.low_water is not None and (start or reason == CUT):
@@ -253,6 +260,12 @@ class Ledger:
             start=start,
             tokens=fixed - head.tokens - per_request(self._count) + self._totals[turn] - self._totals[start],
         )
+
+    def _current_turn(self, reason: str) -> tuple[Entry, ...]:
+        """The turn that goes on. What was repeated in front of its words stays there while it lasts, but for a new
+        epoch, which says it all at its beginning."""
+        again = self._state.entries if reason == REBUILT else self._log
+        return tuple(map(as_current, again[_last_user(again) :]))
 
     def _cut_point(self, end: int, room: float) -> int:
         """Where in the log the longest legal suffix before `end` begins that costs at most `room`."""
