@@ -160,3 +160,15 @@ def test_no_broad_except_outside_the_faces() -> None:
                 if node.type is None or name in ("Exception", "BaseException"):
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not wrong
+
+
+def test_I1_and_I13_one_place_builds_the_manager_and_no_face_has_injection_code_of_its_own() -> None:
+    builders = [
+        str(path.relative_to(SOURCE))
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SystemPromptManager"
+    ]
+    assert builders == ["app.py"]
+    faces = [path for path in MODULES if room_of(path) in ("cli", "gateway", "telegram")]
+    assert [str(path) for path in faces if any("layers" in name for name in imports(tree_of(path)))] == []

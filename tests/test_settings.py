@@ -81,7 +81,7 @@ def test_I11_a_channel_has_settings_of_its_own_and_they_win(tmp_path: Path) -> N
         return settings.reinjection_turns, settings.origin["reinjection_turns"]
 
     assert turns({}, "cli") == (3, "lamina.toml")
-    assert turns({}, "telegram") == (4, "lamina.toml")
+    assert turns({}, "telegram") == (4, "lamina.toml [telegram]")
     assert turns(both, "cli") == (5, "LAMINA_REINJECTION_TURNS")
     assert turns(both, "telegram") == (6, "LAMINA_TELEGRAM_REINJECTION_TURNS")
 
@@ -96,3 +96,10 @@ def test_P4_approvals_lie_in_the_users_own_folder(tmp_path: Path) -> None:
     assert load_settings(tmp_path, {"XDG_STATE_HOME": "/s"}).approvals == "/s/lamina/approved.json"
     relative = load_settings(tmp_path, {"XDG_STATE_HOME": ".", "HOME": "/home/ann"}).approvals
     assert relative == "/home/ann/.local/state/lamina/approved.json"
+
+
+def test_I11_an_empty_name_and_an_unknown_channel_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="LAMINA_RULES is empty"):
+        load_settings(tmp_path, {"LAMINA_RULES": ""})
+    with pytest.raises(SettingsError, match="no channel is named 'telegraph'"):
+        load_settings(tmp_path, {}, "telegraph")

@@ -17,10 +17,11 @@ from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
 from lamina.errors import InputError, LayerError, MessageError, shown
+from lamina.layers.approvals import Approvals
 from lamina.layers.injection import InjectionSettings, InjectionState, SystemPromptManager
-from lamina.layers.instructions import Approvals, InstructionFiles
+from lamina.layers.instructions import InstructionFiles
 from lamina.layers.tools import Tool, ToolRegistry
-from lamina.layers.workspace import Workspace
+from lamina.layers.workspace import FileText, Workspace
 from lamina.ports import Count
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.settings import Settings
@@ -57,6 +58,8 @@ class Sources:
     tools: Path | None = None
     history: Path | None = None
     user: Path | None = None
+    workspace: Path | None = None
+    """A folder whose instructions and rules are in force; it excludes a rules file of one's own."""
 
     @staticmethod
     def of_project(folder: Path) -> "Sources":
@@ -93,6 +96,11 @@ def assemble_files(
     settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = DEFAULT_MARK
 ) -> Context:
     """A context from files. A file that was named and cannot be read stops everything."""
+    if sources.workspace and sources.rules:
+        raise InputError(
+            f"there are two sets of rules: {sources.rules.name} and those of {str(sources.workspace)!r}",
+            hint="leave one of them out",
+        )
     if user is None:
         if sources.user is None:
             raise InputError("there is no user message", hint='give one: lamina context "…"')
@@ -100,8 +108,11 @@ def assemble_files(
     if not user.strip():
         raise InputError("the user message is empty", hint='give one: lamina context "…"')
     history = read_history(sources.history) if sources.history else []
+    layers = gather(settings, sources, mode, mark)
+    if sources.workspace:
+        layers += prompt_manager(settings, instruction_files(settings, sources.workspace)).prepare(user).layers
     return assemble(
-        gather(settings, sources, mode, mark),
+        layers,
         history=history,
         user=user,
         budget=settings.budget,
@@ -114,8 +125,8 @@ def assemble_files(
 
 def instruction_files(settings: Settings, workspace: Path, folder: Path | None = None) -> InstructionFiles:
     """The instruction files of a workspace, as the settings name them."""
-    if not workspace.is_dir():
-        what = "is not a folder" if workspace.exists() else "is not there"
+    if not os.path.isdir(workspace):
+        what = "is not a folder" if os.path.lexists(workspace) else "is not there"
         raise InputError(f"{str(workspace)!r} {what}", hint="name the workspace's folder")
     return InstructionFiles(
         Workspace(workspace.resolve(), max_bytes=settings.max_rule_bytes),
@@ -126,9 +137,18 @@ def instruction_files(settings: Settings, workspace: Path, folder: Path | None =
     )
 
 
-def approve_hash(settings: Settings, version: str) -> None:
-    """A person vouches for a text with hidden characters, as it is now."""
-    Approvals(settings.approvals).approve(version)
+def approve_file(files: InstructionFiles, path: str) -> FileText:
+    """A person vouches for a text with hidden characters, as it is now. One without any needs no approval."""
+    file = files.find(path)
+    approvals = files.approvals
+    if approvals and approvals.lie_in(files.workspace.root):
+        raise InputError(
+            f"approvals do not count here: {approvals.path!r} lies in the workspace",
+            hint="set LAMINA_APPROVALS to a file elsewhere",
+        )
+    if approvals and file.hidden:
+        approvals.approve(file.hash)
+    return file
 
 
 def prompt_manager(
@@ -142,12 +162,12 @@ def prompt_manager(
         {source: turns for source, turns in cadence.items() if turns},
         settings.prompt_lang,
     )
-    return SystemPromptManager(files, settings=injection, state=state)
+    return SystemPromptManager(files, settings=injection, model=settings.model, state=state)
 
 
 def read_state(path: Path) -> InjectionState | None:
     """What a session's file says of its injections; None where there is none yet."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     found = parse_json(read_text(path), path.name, hint="remove it to begin the session anew")
     try:

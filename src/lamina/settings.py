@@ -33,6 +33,8 @@ class Settings:
     """A file that replaces the shipped identity."""
     budget: int = 8_000
     counter: str = "cjk"
+    model: str = ""
+    """Which model answers. Another one is told everything anew."""
     grammar: Grammar = "openai"
     lang: str = ""
     """What people read: `en` or `zh`; empty follows the locale."""
@@ -63,11 +65,13 @@ def load_settings(
 ) -> Settings:
     """The settings of one channel, started in `folder`."""
     environ = os.environ if environ is None else environ
-    folder = folder or Path.cwd()
+    folder = folder or _here()
+    if channel not in CHANNELS:
+        raise SettingsError(f"no channel is named {shown(channel)}", hint=f"known: {', '.join(CHANNELS)}")
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
-        values[name], origin[name] = _READERS[name](value, where), where.partition(": ")[0]
+        values[name], origin[name] = _READERS[name](value, where), _place(where)
         if where.startswith(FILE) and name in ("identity", "instructions") and value:
             values[name] = _inside(folder, values[name], where)
         if where.startswith(FILE) and name == "max_rule_bytes" and values[name] > MAX_RULE_BYTES:
@@ -84,6 +88,20 @@ def load_settings(
         state = state if os.path.isabs(state) else os.path.join(home, ".local", "state")
         values["approvals"] = os.path.join(state, "lamina", "approved.json")
     return Settings(**values, origin=origin)
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        raise SettingsError("the folder you are in is gone", hint="change into one that is there") from None
+
+
+def _place(where: str) -> str:
+    """`lamina.toml [telegram]` for `lamina.toml: telegram.budget`."""
+    place, _, name = where.partition(": ")
+    table = name.rpartition(".")[0]
+    return f"{place} [{table}]" if table else place
 
 
 def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
@@ -162,6 +180,12 @@ def _text(value: object, where: str) -> str:
     return value
 
 
+def _name(value: object, where: str) -> str:
+    if not _text(value, where).strip():
+        raise SettingsError(f"{where} is empty", hint="name a file, or take the setting away")
+    return str(value)
+
+
 def _number(least: int) -> Callable[[object, str], int]:
     def read(value: object, where: str) -> int:
         digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value)
@@ -199,11 +223,12 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "identity": _text,
     "budget": _number(0),
     "counter": _text,
+    "model": _text,
     "grammar": _one_of(*get_args(Grammar)),
     "lang": _one_of("", "en", "zh"),
     "prompt_lang": _one_of(*get_args(Lang)),
     "instructions": _text,
-    "rules": _text,
+    "rules": _name,
     "max_rule_bytes": _number(1),
     "approvals": _text,
     "reinjection_enabled": _switch,

@@ -102,7 +102,7 @@ class Session:
 def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path) -> None:
     session = Session(workspace)
     assert session.say("one")["reasons"] == ["initial"]
-    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "system": "", "user": "two"}
+    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "line": "", "system": "", "user": "two"}
     edit = "from pathlib import Path; Path('.lamina/more.md').write_text('Be brief.\\n')"
     subprocess.run([sys.executable, "-c", edit], cwd=workspace, check=True)
     shown = json.loads(lamina(workspace, "rules", "--json").stdout)
@@ -176,7 +176,10 @@ def test_I11_config_shows_each_value_and_where_it_came_from(workspace: Path) -> 
     (workspace / "lamina.toml").write_text("reinjection_turns = 3\n[cli]\nbudget = 500\n")
     data = json.loads(lamina(workspace, "config", "--json", LAMINA_CLI_RULES_TURNS="1").stdout)
     assert data["reinjection_turns"] == {"value": 3, "from": "lamina.toml"}
-    assert data["budget"] == {"value": 500, "from": "lamina.toml"}
+    assert data["budget"] == {"value": 500, "from": "lamina.toml [cli]"}
+    assert json.loads(lamina(workspace, "config", "--json", "--channel", "telegram").stdout)["budget"]["value"] == 8000
+    slip = lamina(workspace, "config", "--channel", "telegraph")
+    assert (slip.returncode, "known: cli, telegram" in slip.stderr) == (2, True)
     assert data["rules_turns"] == {"value": 1, "from": "LAMINA_CLI_RULES_TURNS"}
     assert data["counter"] == {"value": "cjk", "from": "default"}
     assert "reinjection_turns" in lamina(workspace, "config").stdout
@@ -205,5 +208,113 @@ def test_the_command_that_is_advised_works_as_it_stands(workspace: Path) -> None
     (workspace / ".lamina" / "rules.md").write_text(EVIL, encoding="utf-8")
     elsewhere = workspace.parent
     advice = lamina(elsewhere, "rules", "check", "--workspace", "work").stdout
-    command = advice.split("lamina rules approve ")[1].split()
+    command = advice.split("lamina rules approve ")[1].splitlines()[0].split()
     assert lamina(elsewhere, "rules", "approve", *command, XDG_STATE_HOME=str(elsewhere / "s")).returncode == 0
+
+
+def test_a_check_names_every_fault_and_what_may_be_a_slip(workspace: Path) -> None:
+    rules = "@gone.md\n@bad.md\n  @more.md\n@my notes.md\n```\n @code.md\n```\nwrite to @ann or me@b.org.\n"
+    (workspace / ".lamina" / "rules.md").write_text(rules)
+    (workspace / ".lamina" / "bad.md").write_text(EVIL, encoding="utf-8")
+    checked = lamina(workspace, "rules", "check", "--json")
+    data = json.loads(checked.stdout)
+    assert checked.returncode == 1
+    assert [fault["path"] for fault in data["faults"]] == [".lamina/gone.md", ".lamina/bad.md"]
+    assert data["notes"] == [
+        ".lamina/rules.md:3 is text, not an include: '@more.md'",
+        ".lamina/rules.md:4 is text, not an include: '@my notes.md'",
+    ]
+    text = lamina(workspace, "rules", "check").stdout
+    assert all(word in text for word in ("gone.md", "bad.md", "faults: 2", "@my notes.md"))
+
+
+def test_a_check_looks_into_every_folder_when_asked_to(workspace: Path) -> None:
+    (workspace / "a" / "b").mkdir(parents=True)
+    (workspace / "a" / "b" / "AGENTS.md").write_text(EVIL, encoding="utf-8")
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "AGENTS.md").write_text(EVIL, encoding="utf-8")
+    assert lamina(workspace, "rules", "check").returncode == 0
+    found = json.loads(lamina(workspace, "rules", "check", "--all", "--json").stdout)
+    assert [fault["path"] for fault in found["faults"]] == ["a/b/AGENTS.md"]
+    assert ".lamina/rules.md" in found["files"]
+
+
+def test_P4_instructions_elsewhere_can_be_approved_and_nothing_else_out_there(workspace: Path) -> None:
+    outside = workspace.parent / "SYSTEM_PROMPT.md"
+    outside.write_text(EVIL, encoding="utf-8")
+    named = {"LAMINA_INSTRUCTIONS": str(outside)}
+    assert lamina(workspace, "rules", "approve", str(outside)).returncode == 2
+    assert lamina(workspace, "rules", **named).returncode == 2
+    assert lamina(workspace, "rules", "approve", str(outside), **named).returncode == 0
+    assert lamina(workspace, "rules", **named).returncode == 0
+
+
+def test_an_approval_that_cannot_count_or_is_not_needed_says_so(workspace: Path) -> None:
+    clean = lamina(workspace, "rules", "approve", ".lamina/more.md")
+    assert (clean.returncode, "needs no approval" in clean.stdout) == (0, True)
+    assert not (workspace.parent / "state" / "lamina" / "approved.json").exists()
+    (workspace / ".lamina" / "rules.md").write_text(EVIL, encoding="utf-8")
+    inside = lamina(workspace, "rules", "approve", ".lamina/rules.md", LAMINA_APPROVALS=str(workspace / "ok.json"))
+    assert (inside.returncode, "lies in the workspace" in inside.stderr) == (2, True)
+
+
+def test_two_who_approve_at_once_both_count(workspace: Path) -> None:
+    names = [f"{number}.md" for number in range(8)]
+    for name in names:
+        (workspace / name).write_text(EVIL + name, encoding="utf-8")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "lamina", "rules", "approve", name],
+            cwd=workspace, env=environ(workspace), stdout=subprocess.DEVNULL,
+        )
+        for name in names
+    ]  # fmt: skip
+    assert [process.wait() for process in running] == [0] * 8
+    assert len(json.loads((workspace.parent / "state" / "lamina" / "approved.json").read_text())) == 8
+
+
+def test_I10_the_line_and_the_counters_are_shown(workspace: Path) -> None:
+    session = Session(workspace, "--session", "s.json")
+    line = session.say("one")["line"]
+    assert line.startswith("[SystemPrompt] initial instructions:")
+    session.close()
+    again = Session(workspace, "--session", "s.json", "--resume")
+    assert again.say("two")["reasons"] == ["resume"]
+    (workspace / ".lamina" / "rules.md").write_bytes(b"\xff")
+    assert again.process.stdin
+    again.process.stdin.write("three\n")
+    assert again.close()[0] == 2
+    (workspace / ".lamina" / "rules.md").write_text("Be kind.")
+    shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
+    assert shown["counters"] == {"first": 1, "repeated": 1, "failed": 1, "stale_rule_turns": 0}
+    assert "1 first, 1 repeated, 1 failed" in lamina(workspace, "rules", "--session", "s.json").stdout
+
+
+def test_a_session_that_cannot_be_kept_is_said_before_the_first_send(workspace: Path) -> None:
+    for name in ("no/such/folder.json", "x" * 300):
+        session = Session(workspace, "--session", name)
+        code, errors = session.close()
+        assert code == 2
+        assert "cannot be written" in errors
+        assert "the output" not in errors
+
+
+def test_a_folder_that_is_gone_is_named(workspace: Path) -> None:
+    gone = workspace / "gone"
+    gone.mkdir()
+    script = "import os, sys; os.rmdir(os.getcwd()); from lamina.cli import main; sys.exit(main(['rules']))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=gone, env=environ(workspace), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "the folder you are in is gone" in done.stderr) == (2, True)
+
+
+def test_I13_the_context_command_asks_the_same_manager(workspace: Path) -> None:
+    done = json.loads(lamina(workspace, "context", "hello", "--workspace", ".", "--json").stdout)
+    layers = [(s["layer"], s["source"]) for s in done["receipt"]["segments"] if s["layer"] in ("instructions", "rules")]
+    assert layers == [("instructions", "lamina/instructions.md"), ("rules", ".lamina/rules.md")]
+    shown = json.loads(lamina(workspace, "rules", "--json").stdout)
+    hashes = [s["hash"] for s in done["receipt"]["segments"] if s["layer"] == "rules"]
+    assert hashes == [shown["files"][1]["hash"]]
+    both = lamina(workspace, "context", "hello", "--workspace", ".", "--rules", ".lamina/more.md")
+    assert (both.returncode, "two sets of rules" in both.stderr) == (2, True)

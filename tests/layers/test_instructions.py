@@ -20,8 +20,9 @@ import pytest
 
 from lamina import assemble
 from lamina.errors import InstructionsError, LayerError
+from lamina.layers.approvals import Approvals
 from lamina.layers.hidden import hidden_characters
-from lamina.layers.instructions import Approvals, InstructionFiles, Loaded
+from lamina.layers.instructions import InstructionFiles, Loaded
 from lamina.layers.workspace import MAX_BYTES, MAX_LINKS, SETTLED, Workspace
 from lamina.types import text_hash
 

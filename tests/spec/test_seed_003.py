@@ -1,6 +1,6 @@
 """Seed 003: instructions and rules reach the model. Its five test cases, and the requirements they stand for.
 
-Settings, commands and channels (I11, I13, and the rest of I10) come with the faces that use them.
+Settings are in tests/test_settings.py (I11), commands in tests/cli/test_rules.py (I10, I13).
 """
 
 import logging

@@ -31,7 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 141
     except OSError as error:  # a full disk behind the output
         _drop_output()
-        print(f"error: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        what = "the output cannot be written" if error.filename is None else f"{error.filename!r} cannot be used"
+        print(f"error: {what}: {error.strerror or error}", file=sys.stderr)
         return 1
 
 

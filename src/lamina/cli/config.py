@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lamina.cli.texts import visible
+from lamina.cli.texts import escaped, visible
 from lamina.settings import load_settings, setting_names
 
 
@@ -14,11 +14,13 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
         as_json: Annotated[
             bool, typer.Option("--json", help=say["opt.as_json"], show_default=False, metavar="")
         ] = False,
+        channel: Annotated[str, typer.Option(help=say["opt.channel"], show_default=False)] = "cli",
     ) -> None:
-        settings = load_settings()
+        settings = load_settings(channel=channel)
         rows = {name: (getattr(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
         if as_json:
-            print(json.dumps({n: {"value": v, "from": o} for n, (v, o) in rows.items()}, ensure_ascii=False, indent=2))
+            found = {name: {"value": value, "from": origin} for name, (value, origin) in rows.items()}
+            print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
             return
         from rich.console import Console
         from rich.table import Table

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app import Sources, assemble_files, render_request
-from lamina.cli.texts import hidden
+from lamina.cli.texts import escaped
 from lamina.errors import InputError, shown
 from lamina.settings import Settings, load_settings
 
@@ -29,6 +29,7 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         project: Annotated[Path | None, opt("project")] = None,
         identity: Annotated[Path | None, opt("identity")] = None,
         rules: Annotated[Path | None, opt("rules")] = None,
+        workspace: Annotated[Path | None, opt("rules_of", "--workspace")] = None,
         skill: Annotated[Path | None, opt("skill")] = None,
         memory: Annotated[Path | None, opt("memory")] = None,
         context: Annotated[Path | None, opt("context")] = None,
@@ -52,7 +53,7 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         settings = _settings(budget, changes)
         sources = Sources.of_project(project) if project else Sources()
         given = {"identity": identity, "rules": rules, "skill": skill, "memory": memory, "context": context}
-        given |= {"tools": tools, "history": history}
+        given |= {"tools": tools, "history": history, "workspace": workspace}
         sources = replace(sources, **{name: path for name, path in given.items() if path is not None})
         assembled = assemble_files(settings, sources, user=message, mode=mode)
         request, receipt = render_request(assembled, settings.grammar)
@@ -63,7 +64,7 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
             sys.stdout.buffer.write(receipt.payload)
         elif as_json:
             text = json.dumps({"request": request, "receipt": receipt.to_dict()}, ensure_ascii=False, indent=2)
-            print("".join(json.dumps(c)[1:-1] if hidden(c) else c for c in text))
+            print(escaped(text))
         else:
             from lamina.cli.view import show_context
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app import approve_hash, counter, instruction_files, prompt_manager, read_state, write_state
-from lamina.cli.texts import visible
+from lamina.app import approve_file, counter, instruction_files, prompt_manager, read_state, write_state
+from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError, InstructionsError
 from lamina.settings import load_settings
 
@@ -39,8 +39,10 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
     def check(
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
+        everywhere: Annotated[bool, opt("everywhere", "--all", metavar="")] = False,
+        as_json: Annotated[bool, opt("as_json", "--json", metavar="")] = False,
     ) -> None:
-        _check(say, workspace, folder)
+        _check(say, workspace, folder, everywhere, as_json)
 
     def approve(
         path: Annotated[str, typer.Argument(help=say["opt.path"])],
@@ -52,8 +54,9 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
         workspace: Annotated[Path, opt("workspace")] = WORKSPACE,
         folder: Annotated[Path | None, opt("folder")] = None,
         session: Annotated[Path | None, opt("session")] = None,
+        resume: Annotated[bool, opt("resume", "--resume", metavar="")] = False,
     ) -> None:
-        _follow(workspace, folder, session)
+        _follow(workspace, folder, session, resume)
 
     rules.callback()(show)
     rules.command(help=say["rules.check"])(check)
@@ -62,40 +65,50 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
     app.add_typer(rules, name="rules", help=say["rules.show"])
 
 
-def _check(say: dict[str, str], workspace: Path, folder: Path | None) -> None:
+def _check(say: dict[str, str], workspace: Path, folder: Path | None, everywhere: bool, as_json: bool) -> None:
     settings = load_settings()
-    files = instruction_files(settings, workspace, folder)
-    try:
-        loaded = files.load()
-    except InstructionsError as error:
-        place = "" if workspace == WORKSPACE else f" --workspace {shlex.quote(str(workspace))}"
-        hint = error.hint + (place if "lamina rules approve" in error.hint else "")
-        print(visible(error.message))
-        print(f"  {say['next']}{say['colon']}{visible(hint)}")
-        raise typer.Exit(1) from None
-    count = sum(1 + len(file.included) for file in (loaded.instructions, *loaded.rules))
-    print(say["all_well"].format(count=count))
-    if "rules" in settings.origin and settings.rules not in [file.path for file in loaded.rules]:
-        print(say["rules_missing"].format(path=visible(settings.rules)))
-    if not loaded.rules:
-        print(say["no_rules"])
-    elif not loaded.rules_text:
-        print(say["empty_rules"])
+    checked = instruction_files(settings, workspace, folder).check(everywhere=everywhere)
+    place = "" if workspace == WORKSPACE else f"--workspace {shlex.quote(str(workspace))} "
+    hints = [fault.hint.replace("rules approve ", f"rules approve {place}") for fault in checked.faults]
+    faults = [{"fault": f.message, "path": f.path, "next": h} for f, h in zip(checked.faults, hints, strict=True)]
+    rules = [file for file in checked.files if file.kind == "rules"]
+    notes = list(checked.notes)
+    if "rules" in settings.origin and settings.rules not in [file.path for file in rules]:
+        notes.append(say["rules_missing"].format(path=settings.rules))
+    if not faults and not any(file.text.strip() for file in rules):
+        notes.append(say["empty_rules"] if rules else say["no_rules"])
+    count = sum(1 + len(file.included) for file in checked.files)
+    if as_json:
+        found = {"files": [file.path for file in checked.files], "faults": faults, "notes": notes}
+        print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
+    else:
+        for fault in faults:
+            print(f"{visible(fault['fault'])}\n  {say['next']}{say['colon']}{visible(fault['next'])}")
+        print(say["faults"].format(count=len(faults)) if faults else say["all_well"].format(count=count))
+        for note in notes:
+            print(f"{say['note']}{say['colon']}{visible(note)}")
+    if faults:
+        raise typer.Exit(1)
 
 
 def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
-    settings = load_settings()
-    file = instruction_files(settings, workspace).workspace.read(path)
+    file = approve_file(instruction_files(load_settings(), workspace), path)
     for place in file.hidden:
         print(f"  {place}: {place.why}")
-    approve_hash(settings, file.hash)
-    print(say["approved"].format(hash=file.hash[:12], path=visible(path)))
+    said = say["approved"] if file.hidden else say["nothing_hidden"]
+    print(said.format(hash=file.hash[:12], path=visible(path)))
 
 
-def _follow(workspace: Path, folder: Path | None, session: Path | None) -> None:
+def _follow(workspace: Path, folder: Path | None, session: Path | None, resume: bool) -> None:
     settings = load_settings()
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
+        raise InputError("there is no standard input to read from", hint="send messages, one a line")
     state = read_state(session) if session else None
     prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
+    if session:  # better now than after the first send
+        write_state(session, prompts.state)
+    if resume and prompts.state.begun:
+        prompts.note("resume")
     for number, raw in enumerate(sys.stdin.buffer, 1):
         try:
             line = raw.decode().rstrip("\r\n")
@@ -104,11 +117,16 @@ def _follow(workspace: Path, folder: Path | None, session: Path | None) -> None:
             raise InputError(f"line {number} is not UTF-8: {place}", hint="send UTF-8") from None
         if not line:
             continue
-        envelope = prompts.prepare(line)
+        try:
+            envelope = prompts.prepare(line)
+        except InstructionsError:
+            if session:  # the failure counts, and what was due stays due
+                write_state(session, prompts.state)
+            raise
         parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
-        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts}
+        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "line": envelope.line}
         row |= {"system": envelope.system, "user": envelope.user}
-        print(json.dumps(row, ensure_ascii=False), flush=True)  # this is the send: what fails here stays due
+        print(escaped(json.dumps(row, ensure_ascii=False)), flush=True)  # this is the send: what fails here stays due
         prompts.sent(envelope)
         if session:
             write_state(session, prompts.state)
@@ -136,7 +154,9 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Pa
         for file in (loaded.instructions, *loaded.rules)
     ]
     if as_json:
-        print(json.dumps({"files": rows, "rules_hash": loaded.rules_hash}, ensure_ascii=False, indent=2))
+        found: dict[str, Any] = {"files": rows, "rules_hash": loaded.rules_hash}
+        found |= {"counters": dict(state.counters)} if state else {}
+        print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
         return
     from rich.console import Console
     from rich.table import Table
@@ -156,3 +176,5 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Pa
     console.print(table)
     if not loaded.rules:
         console.print(Text(say["no_rules"], style="yellow"))
+    if state:
+        console.print(Text(say["counters"].format(**state.counters), style="dim"))

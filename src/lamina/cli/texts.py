@@ -1,5 +1,6 @@
 """What the commands say, in both languages, side by side."""
 
+import json
 import unicodedata
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
@@ -31,6 +32,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "opt.project": ("A folder with the files below under their usual names.", "按约定文件名存放下列文件的文件夹。"),
     "opt.identity": ("Identity; replaces the shipped one.", "身份；替换内置身份。"),
     "opt.rules": ("Rules of the user or the project.", "用户或项目规则。"),
+    "opt.rules_of": (
+        "A workspace whose instructions and rules are in force.",
+        "工作区：采用其中生效的指令与规则。",
+    ),
     "opt.skill": ("The system prompt of a skill.", "技能的系统提示词。"),
     "opt.memory": ("Memories, a paragraph each; fenced as data.", "记忆，每段一条；作为数据放入围栏。"),
     "opt.context": ("Context of the moment, such as a project's constraints.", "动态上下文，例如项目约束。"),
@@ -63,6 +68,12 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Read messages from standard input, one a line, and show what each turn would inject.",
         "从标准输入逐行读取消息，显示每一轮会注入什么。",
     ),
+    "opt.everywhere": ("Look at the AGENTS.md of every folder.", "检查所有文件夹中的 AGENTS.md。"),
+    "opt.resume": (
+        "The session is taken up again: everything is injected once more.",
+        "恢复会话：全部内容重新注入一次。",
+    ),
+    "opt.channel": ("cli (default) or telegram.", "cli（默认）或 telegram。"),
     "opt.as_json": ("JSON, for scripts.", "输出 JSON，供脚本使用。"),
     "opt.workspace": ("The workspace; the current folder by default.", "工作区；默认为当前文件夹。"),
     "opt.folder": (
@@ -82,7 +93,17 @@ TEXTS: dict[str, tuple[str, str]] = {
     "origin": ("from", "来源"),
     "default": ("default", "默认"),
     "no_rules": ("the workspace has no rules", "工作区没有规则"),
-    "all_well": ("{count} files, no faults", "{count} 个文件，没有问题"),
+    "all_well": ("files: {count}, no faults", "{count} 个文件，没有问题"),
+    "faults": ("faults: {count}", "{count} 处问题"),
+    "note": ("note", "提示"),
+    "counters": (
+        "injections: {first} first, {repeated} repeated, {failed} failed; turns with stale rules: {stale_rule_turns}",
+        "注入：首次 {first}，重复 {repeated}，失败 {failed}；规则过期的轮数：{stale_rule_turns}",
+    ),
+    "nothing_hidden": (
+        "{path} holds nothing hidden: it needs no approval",
+        "{path} 不含隐藏字符：无需批准",
+    ),
     "approved": ("approved {hash}: {path}", "已批准 {hash}：{path}"),
     "rules_missing": ("warning: {path} is not there, though a setting names it", "警告：设置指定的 {path} 不存在"),
     "empty_rules": ("the rules file is empty: nothing is injected as rules", "规则文件为空：不会注入任何规则"),
@@ -144,6 +165,11 @@ def reason_in(lang: str, reason: str) -> str:
 def visible(text: str) -> str:
     """Control, direction and tag characters as people can see them: a terminal must not obey text from outside."""
     return "".join(f"⟨U+{ord(c):04X}⟩" if hidden(c) else c for c in text)
+
+
+def escaped(text: str) -> str:
+    """JSON whose control, direction and tag characters are escaped: the same value, and nothing for a terminal."""
+    return "".join(json.dumps(c)[1:-1] if hidden(c) else c for c in text)
 
 
 def hidden(c: str) -> bool:

@@ -6,7 +6,7 @@ succeeded, so a failed send leaves the injection due. It reads files only throug
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from lamina.errors import InstructionsError, LayerError, SettingsError, shown
@@ -65,6 +65,15 @@ class InjectionSettings:
         return self.cadence.get(source, self.turns)
 
 
+@dataclass(slots=True)
+class Counters:
+    first: int = 0
+    repeated: int = 0
+    failed: int = 0
+    stale_rule_turns: int = 0
+    """Turns that were sent while the model saw other rules than the file holds; 0 unless re-injection is off."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the model saw last of a source, and on which turn."""
@@ -85,6 +94,8 @@ class InjectionState:
     noted: tuple[str, ...] = ()
     """What happened since the last turn that brings everything again: compaction, resume."""
 
+    counters: Mapping[str, int] = field(default_factory=lambda: asdict(Counters()), compare=False)
+
     @property
     def begun(self) -> bool:
         return bool(self.seen)
@@ -98,6 +109,7 @@ class InjectionState:
             "seen": seen,
             "level": self.level,
             "noted": list(self.noted),
+            "counters": dict(self.counters),
         }
 
     @staticmethod
@@ -105,12 +117,13 @@ class InjectionState:
         try:
             seen = {source: Seen(str(was["hash"]), was["turn"]) for source, was in data["seen"].items()}
             turn, level, noted = data["turn"], data["level"], tuple(data["noted"])
-            numbers = [turn, level, *(was.turn for was in seen.values())]
+            counters = asdict(Counters(**data.get("counters", {})))
+            numbers = [turn, level, *(was.turn for was in seen.values()), *counters.values()]
             honest = all(type(number) is int and number >= 0 for number in numbers) and level in (0, *LEVELS)
             late = any(was.turn > turn for was in seen.values())
             if not honest or late or not set(seen) <= set(SOURCES) or not set(noted) <= {"compaction", "resume"}:
                 raise ValueError
-            return InjectionState(turn, str(data["workspace"]), str(data["model"]), seen, level, noted)
+            return InjectionState(turn, str(data["workspace"]), str(data["model"]), seen, level, noted, counters)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise LayerError(
                 f"{shown(data)} is no state of an injection", hint="begin the session anew: reset()"
@@ -181,7 +194,9 @@ class PromptEnvelope:
 
     @property
     def line(self) -> str:
-        """`[SystemPrompt] initial instructions:1a2b3c4d rules:5e6f7a8b`"""
+        """`[SystemPrompt] initial instructions:1a2b3c4d rules:5e6f7a8b`; empty when nothing is injected."""
+        if not self.parts:
+            return ""
         hashes = " ".join(f"{part.source}:{part.hash[:8] or 'removed'}" for part in self.parts)
         return f"[SystemPrompt] {', '.join(self.reasons)} {hashes}"
 
@@ -190,15 +205,6 @@ class PromptEnvelope:
         if isinstance(self.user_input, str):
             return JOIN.join(piece for piece in (text, self.user_input) if piece)
         return [{"type": "text", "text": text}, *self.user_input] if text else list(self.user_input)
-
-
-@dataclass(slots=True)
-class Counters:
-    first: int = 0
-    repeated: int = 0
-    failed: int = 0
-    stale_rule_turns: int = 0
-    """Turns that were sent while the model saw other rules than the file holds; 0 unless re-injection is off."""
 
 
 class SystemPromptManager:
@@ -219,7 +225,7 @@ class SystemPromptManager:
             if given is not None and not isinstance(given, kind):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise LayerError(f"{shown(given)} is no {kind.__name__}", hint=f"build one: {kind.__name__}(…)")
         self.settings = settings or InjectionSettings()
-        self.counters = Counters()
+        self.counters = Counters(**state.counters) if state else Counters()
         self._files, self._model = files, model
         self._state = state or InjectionState()
         self._log = log or logging.getLogger("lamina.injection")
@@ -230,7 +236,8 @@ class SystemPromptManager:
 
     @property
     def state(self) -> InjectionState:
-        return self._state
+        """What to keep with the session."""
+        return replace(self._state, counters=asdict(self.counters))
 
     def prepare(
         self, user_input: UserInput, *, phase_prompt: str | None = None, context_use: float | None = None

@@ -1,22 +1,19 @@
 """Instruction files: what a team wrote down, whole, as it is on disk now, and from nowhere else (I2, I9, I12).
 
-This room hides where instructions and rules come from, what they include, and who approved a text with hidden
-characters. It decides nothing about when a text is sent; that is `injection`. A file that is there and cannot be used
-is an error, never an absent or empty layer.
+This room hides where instructions and rules come from and what they include. It decides nothing about when a text is
+sent; that is `injection`. A file that is there and cannot be used is an error, never an absent or empty layer.
 """
 
-import json
 import os
 import posixpath
 import re
 import shlex
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from lamina.errors import InstructionsError, shown
+from lamina.layers.approvals import Approvals
 from lamina.layers.workspace import AnyPath, FileText, Key, Missing, Trail, Workspace, below, key_of, parts, trail
 from lamina.types import Layer, text_hash
 
@@ -24,76 +21,12 @@ Kind = Literal["instructions", "rules"]
 
 MAX_DEPTH = 5
 MAX_FILES = 250
-MAX_APPROVALS = 4 * 1024 * 1024
 RULES, NESTED = ".lamina/rules.md", "AGENTS.md"
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
 
 _INCLUDE = re.compile(r"^@(\S+)[ \t\r]*$", re.MULTILINE)
+_NEARLY = re.compile(r"[ \t]{0,3}@[^\s@][^@]*[./][^@]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_HASH = re.compile(r"[0-9a-f]{64}")
-
-
-class Approvals:
-    """Content hashes that a person approved although their text holds hidden characters.
-
-    The file must lie outside every workspace: a repository cannot approve itself.
-    """
-
-    def __init__(self, path: AnyPath) -> None:
-        self.path = os.path.realpath(path)
-        folder = os.path.dirname(self.path)
-        self._folder = Workspace(folder, max_bytes=MAX_APPROVALS, label=folder.rstrip("/") + "/")
-
-    def __contains__(self, version: object) -> bool:
-        return version in self._hashes()
-
-    def approve(self, version: str) -> None:
-        if not _HASH.fullmatch(version):
-            hint = "64 of 0-9 and a-f, as `lamina rules` shows them"
-            raise InstructionsError(f"{shown(version)} is no content hash", hint=hint, path=self.path)
-        self._write(sorted({*self._hashes(), version}))
-
-    def revoke(self, version: str) -> None:
-        self._write([known for known in self._hashes() if known != version])
-
-    def _hashes(self) -> list[str]:
-        name = os.path.basename(self.path)
-        found = self._folder.find(name) if os.path.isdir(self._folder.root) else Missing(name)
-        if isinstance(found, Missing):
-            return []
-        try:
-            hashes: Any = json.loads(found.text)
-        except (ValueError, RecursionError):
-            hashes = None
-        listed: list[Any] = cast(list[Any], hashes) if isinstance(hashes, list) else [None]
-        if not all(isinstance(known, str) and _HASH.fullmatch(known) for known in listed):
-            raise self._folder.refusal(
-                name, "is no JSON list of content hashes", "mend it, or remove it and approve anew"
-            )
-        return listed
-
-    def _write(self, hashes: list[str]) -> None:
-        """Whole or not at all: beside the file, to the disk, then in its place."""
-        folder = self._folder.root
-        draft = f"{self.path}.{os.getpid()}.{time.time_ns()}"
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                json.dump(hashes, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self.path)
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(draft)
-            raise InstructionsError(
-                f"{shown(self.path, 200)} cannot be written: {error.strerror}", hint="check its folder", path=self.path
-            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +60,27 @@ class Loaded:
         return [Layer(file.kind, file.text, file.path, owner) for file in (self.instructions, *self.rules)]
 
 
+class Checked(NamedTuple):
+    """What a check found: the files that can be read, all faults, and what may be a slip."""
+
+    files: tuple[InstructionFile, ...]
+    faults: tuple[InstructionsError, ...]
+    notes: tuple[str, ...]
+
+
 class _Reading:
     """The files of one layer while they are put together: what they may still take, and what to watch from now on."""
 
-    def __init__(self, workspace: Workspace, approvals: Approvals | None, trail: Trail) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        approvals: Approvals | None,
+        trail: Trail,
+        faults: list[InstructionsError] | None = None,
+    ) -> None:
         self.approvals = approvals
+        self.faults = faults
+        """Where faults are gathered by one who wants all of them; None: the first one is raised."""
         self.trail = trail
         self.root = workspace.root
         self.left = self.limit = workspace.max_bytes
@@ -183,14 +132,24 @@ class _Reading:
                 lines.append(line)
                 continue
             where = f"{workspace.label}{file.path}:{number}"
-            inner = self._include(workspace, file, target, where)
-            if any(inner.key[3:] == outer.key[3:] for outer in above):
-                raise _include_error(where, f"includes {shown(target)}, which leads back to it", inner.path)
-            if len(above) > MAX_DEPTH:
-                raise _include_error(where, f"includes {shown(target)}, more than {MAX_DEPTH} files deep", inner.path)
+            try:
+                inner = self._include(workspace, file, target, where)
+                if any(inner.key[3:] == outer.key[3:] for outer in above):
+                    raise _include_error(where, f"includes {shown(target)}, which leads back to it", inner.path)
+                if len(above) > MAX_DEPTH:
+                    what = f"includes {shown(target)}, more than {MAX_DEPTH} files deep"
+                    raise _include_error(where, what, inner.path)
+            except InstructionsError as fault:
+                self._fault(fault)
+                continue
             included[workspace.label + inner.path] = None
             lines.append(self._text(workspace, inner, above, included).removesuffix("\n"))
         return "\n".join(lines)
+
+    def _fault(self, fault: InstructionsError) -> None:
+        if self.faults is None:
+            raise fault
+        self.faults.append(fault)
 
     def _include(self, workspace: Workspace, file: FileText, target: str, where: str) -> FileText:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(file.path), target))
@@ -207,11 +166,11 @@ class _Reading:
         name = workspace.label + file.path
         hint = f"remove them, or approve them as they are: lamina rules approve {_quoted(name)}"
         if self.approvals and file.hash in self.approvals:
-            if below(os.path.realpath(self.root), self.approvals.path) is None:
+            if not self.approvals.lie_in(self.root):
                 self.approved[file.hash] = None
                 return
             hint = f"its approval does not count, since {shown(self.approvals.path)} lies in the workspace"
-        raise workspace.refusal(file.path, f"holds characters that nobody sees: {places}", hint)
+        self._fault(workspace.refusal(file.path, f"holds characters that nobody sees: {places}", hint))
 
 
 class _State(NamedTuple):
@@ -251,6 +210,7 @@ class InstructionFiles:
         )
         path = os.fspath(rules)
         self._rules = (self.workspace, below(self.workspace.root, path) or path)
+        self._name = nested
         self._nested = [f"{level}{nested}" for level in self._levels(os.fspath(folder))]
         self._state: _State | None = None
 
@@ -271,6 +231,46 @@ class InstructionFiles:
             (*first.approved, *second.approved),
         )
         return loaded
+
+    def find(self, path: str) -> FileText:
+        """One file by the name that a fault gives it, includes left as they are; it may be the instructions' own."""
+        workspace, name = self._placed(path)
+        if workspace is not self.workspace and (workspace.root, name) != (
+            self._instructions[0].root, self._instructions[1]
+        ):  # fmt: skip
+            raise self.workspace.refusal(path, "does not lie in the workspace", "name a file in it")
+        return workspace.read(name)
+
+    def check(self, *, everywhere: bool = False) -> Checked:
+        """Every fault, not just the first; `everywhere` looks at the nested files of all folders too."""
+        faults: list[InstructionsError] = []
+        files: dict[str, InstructionFile] = {}
+        notes: dict[str, None] = {}
+        nested = [f"{level}{self._name}" for level in self._folders()] if everywhere else self._nested
+        places = [self._instructions, self._rules, *((self.workspace, path) for path in nested)]
+        with trail() as handles:
+            for place in places:
+                if place is not self._instructions and self._rules[1] in files and not everywhere:
+                    break  # the rules file is there, so nested ones do not count
+                reading = _Reading(self.workspace, self.approvals, handles, faults)
+                try:
+                    first = place is self._instructions
+                    file = self._read_instructions(reading) if first else reading.file("rules", *place)
+                except InstructionsError as fault:
+                    faults.append(fault)
+                    continue
+                if not isinstance(file, Missing):
+                    files[file.path] = file
+                    notes |= {note: None for text in reading.files.values() for note in _notes(place[0].label, text)}
+        once = {fault.message: fault for fault in faults}
+        return Checked(tuple(files.values()), tuple(once.values()), tuple(notes))
+
+    def _folders(self) -> Iterator[str]:
+        """Every folder of the workspace, links not followed; `.git` and its like are nobody's working folders."""
+        for found, folders, _ in os.walk(self.workspace.root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            inside = os.path.relpath(found, self.workspace.root)
+            yield "" if inside == "." else f"{inside}/"
 
     def _fresh(self, state: _State) -> bool:
         stat = self.workspace.stat
@@ -349,9 +349,9 @@ class InstructionFiles:
         return ["", *("/".join(names[: depth + 1]) + "/" for depth in range(len(names)))]
 
 
-def _lines(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """Number, line, and what it includes; nothing is included from inside a code fence."""
-    if not _INCLUDE.search(text):
+def _lines(text: str, *, code: bool = True) -> Iterator[tuple[int, str, str | None]]:
+    """Number, line, and what it includes; nothing is included from inside a code fence, which `code=False` skips."""
+    if code and not _INCLUDE.search(text):
         yield 1, text, None
         return
     fence = ""
@@ -365,7 +365,15 @@ def _lines(text: str) -> Iterator[tuple[int, str, str | None]]:
         elif (found := _INCLUDE.match(line)) and ("/" in found[1] or "." in found[1]):
             yield number, line, found[1]
             continue
-        yield number, line, None
+        if code or not fence:
+            yield number, line, None
+
+
+def _notes(label: str, file: FileText) -> Iterator[str]:
+    """Lines that look like includes and are none: what follows the @ has a space in it, or stands behind some."""
+    for number, line, target in _lines(file.text, code=False):
+        if target is None and (found := _NEARLY.match(line)):
+            yield f"{label}{file.path}:{number} is text, not an include: {shown(found[0].strip())}"
 
 
 def _include_error(where: str, what: str, path: str) -> InstructionsError:
@@ -374,4 +382,5 @@ def _include_error(where: str, what: str, path: str) -> InstructionsError:
 
 
 def _quoted(path: str) -> str:
-    return shlex.quote(path) if path.isprintable() else shown(path, 200)
+    quoted = shlex.quote(path) if path.isprintable() else shown(path, 200)
+    return f"-- {quoted}" if path.startswith("-") else quoted
