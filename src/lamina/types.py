@@ -14,6 +14,8 @@ Trust = Literal["operator", "user", "model", "outside"]
 Decision = Literal["kept", "cut", "dropped", "degraded"]
 Grammar = Literal["openai", "anthropic", "gemini"]
 Layout = Literal["strict", "ledger"]
+Form = Literal["plain", "headed", "split"]
+"""The system message: layers one after another, each group below a heading, or each group a message of its own."""
 Lang = Literal["en", "zh"]
 
 LAYERS = (
@@ -84,6 +86,7 @@ class Layer:
     Several layers may share a name (five memories are five layers), each with its own source.
     `trust="outside"` is text that nobody vouches for; it is fenced when it is assembled.
     A `volatile` layer changes from turn to turn; cache marks stand before it.
+    `short` and `title` are what may stand in its place when not everything fits.
     """
 
     name: str
@@ -92,6 +95,20 @@ class Layer:
     owner: str | None = None
     trust: Trust = "operator"
     volatile: bool = False
+    short: str = field(default="", repr=False)
+    title: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a layer may take of the budget, as fractions: cut to `most`, and not pushed below `least` by others."""
+
+    least: float = 0.0
+    most: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most <= 1:
+            raise ValueError(f"a share needs 0 ≤ least ≤ most ≤ 1, not {self.least!r} and {self.most!r}")
 
 
 class Segment(NamedTuple):
@@ -235,10 +252,12 @@ class Context:
     @property
     def system(self) -> str:
         """The system text, empty when there is none."""
-        if self.messages and self.messages[0]["role"] == "system":
-            content = self.messages[0]["content"]
-            return content if isinstance(content, str) else ""
-        return ""
+        texts: list[str] = []
+        for message in self.messages:
+            if message["role"] != "system":
+                break
+            texts.append(str(message["content"]))
+        return "\n\n".join(texts)
 
     @property
     def payload(self) -> bytes:

@@ -9,21 +9,48 @@ from lamina.assembly.checks import check_message
 from lamina.assembly.entries import (
     Entry,
     Head,
+    admit,
+    again_update,
     as_current,
-    build_head,
     fresh,
+    head_of,
     history_entry,
+    layer_text,
     left_out,
     own_copy,
     user_entry,
 )
 from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix, tokens_before
-from lamina.assembly.tokens import check_budget, check_counter, counter_name, estimate_message_tokens, per_request
+from lamina.assembly.prompt import JOIN, ordered
+from lamina.assembly.shares import HISTORY, Fitted, check_shares, fit_layers
+from lamina.assembly.tokens import (
+    check_budget,
+    check_counter,
+    counter_name,
+    estimate_message_tokens,
+    per_request,
+    text_tokens,
+    tool_tokens,
+)
 from lamina.assembly.wire import Tiles, write_tools
 from lamina.errors import MessageError
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Layout, Receipt, Segment, Span
+from lamina.types import (
+    AnyMessage,
+    AnyTool,
+    Context,
+    Dropped,
+    Form,
+    Lang,
+    Layer,
+    Layout,
+    Receipt,
+    Segment,
+    Share,
+    Span,
+    text_hash,
+)
 
 
 def assemble(
@@ -38,32 +65,77 @@ def assemble(
     owner: str | None = None,
     mark: str = DEFAULT_MARK,
     lang: Lang = "en",
+    form: Form = "plain",
+    shares: Mapping[str, Share] | None = None,
+    skipped: Mapping[str, str] | None = None,
+    older: int = 0,
+    repeat: Sequence[Layer] = (),
 ) -> Context:
     """Everything that one request holds, within `budget`, and the receipt for it.
 
     The system message and the current turn always stay: `user`, or, without it, the history from its last
-    user message on. Of the rest the longest legal suffix that fits is kept.
+    user message on. Of the rest the longest legal suffix that fits is kept. With `shares`, layers that take more than
+    theirs give way (`shares`); `skipped` are layers that are not there, and why; `older` counts messages that were not
+    even read; `repeat` are layers that stand once more in front of the user's words, lest they fade.
     """
     budget = check_budget(budget, "budget")
     check_start_on(start_on)
     check_counter(count)
-    history = [_own(message, number, mark) for number, message in enumerate(check_history(history))]
-    head = build_head(layers, tools, count=count, owner=owner, mark=mark, lang=lang)
+    check_shares(shares or {})
+    history = [_own(message, older + number, mark) for number, message in enumerate(check_history(history))]
+    again = [again_update(layer) for layer in ordered(repeat)]
+    for _, layer, _ in again:
+        admit(layer, owner, mark, lang, form)
     if user is not None:
-        current = [user_entry(user, count, owner, mark)]
+        current = [user_entry(user, count, owner, mark, again)]
         before: Sequence[AnyMessage] = history
     else:
         before, tail = split_turn(history)
         longest_suffix(tail, float("inf"), count)
-        current = [
-            as_current(history_entry(m, f"history[{len(before) + n}]", count, owner)) for n, m in enumerate(tail)
-        ]
-    fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(count)
+        first = older + len(before)
+        current = [as_current(history_entry(m, f"history[{first + n}]", count, owner)) for n, m in enumerate(tail)]
+    spent = sum(entry.tokens for entry in current) + per_request(count)
+    fitted = [Fitted(layer) for layer in ordered(layers)]
+    if shares is not None:
+        kept_back = _for_history(before, shares, budget, count)
+        fitted = _within(fitted, budget, budget - spent - kept_back - tool_tokens(tools, count), shares, count, mark)
+    sent = [one for one in fitted if one.decision != "dropped"]
+    head = head_of(sent, tools, count, owner, mark, lang, form)
+    fixed = head.tokens + spent
     start, used = longest_suffix(before, budget - fixed, count, start_on)
-    kept = [history_entry(before[i], f"history[{i}]", count, owner) for i in range(start, len(before))]
-    dropped = Dropped(start, tokens_before(before, start, count))
-    gone = left_out(dropped, fixed + used, budget, count)
+    kept = [history_entry(before[i], f"history[{older + i}]", count, owner) for i in range(start, len(before))]
+    dropped = Dropped(older + start, tokens_before(before, start, count))
+    why = f"over the budget; the first {older} were not read" if older else "over the budget"
+    gone = [*_absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
     return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
+
+
+def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budget: float, count: Count) -> float:
+    """What the layers leave to the history: its least share, or all of it if that is less."""
+    least = shares.get(HISTORY, Share()).least * budget
+    start, used = longest_suffix(before, least, count) if least else (0, 0)
+    return used if not start else least
+
+
+def _within(
+    fitted: Sequence[Fitted], budget: float, room: float, shares: Mapping[str, Share], count: Count, mark: str
+) -> list[Fitted]:
+    def cost(layer: Layer) -> int:
+        return text_tokens(JOIN + layer_text(layer, mark), count)
+
+    return fit_layers([one.layer for one in fitted], budget=budget, room=room, shares=shares, cost=cost)
+
+
+def _absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:
+    """A segment without bytes for each layer that is not there, with the reason."""
+    name = counter_name(count)
+    out = [Segment(layer, layer, "", None, "operator", 0, name, "dropped", why) for layer, why in skipped.items()]
+    for layer, decision, reason in fitted:
+        if decision == "dropped":
+            tokens = text_tokens(layer_text(layer, mark), count)
+            out.append(Segment(layer.name, layer.source, text_hash(layer.text), layer.owner, layer.trust, tokens, name,
+                               "dropped", reason))  # fmt: skip
+    return out
 
 
 def _own(message: AnyMessage, number: int, mark: str) -> AnyMessage:
@@ -94,7 +166,7 @@ def build_context(
     epoch_reason: str = "",
 ) -> Context:
     """Lay the tiles and sum up. `factor` is what the provider's usage has taught about the counter."""
-    everything = [head.system, *entries] if head.system else list(entries)
+    everything = [*head.system, *entries]
     extra = per_request(count)
     if extra:
         first = everything[0]
@@ -106,10 +178,11 @@ def build_context(
         write_tools(tiles, '"tools":[', zip(head.tools, head.tool_segments, strict=True))
     tiles.open('"messages":[')
     pieces = [(entry.chunks, entry.spans) for entry in everything]
-    if head.system:
-        tiles.lay(pieces[:1])
+    before = len(head.system)
+    if before:
+        tiles.lay(pieces[:before])
     tiles.notes(gone)
-    tiles.lay(pieces[1:] if head.system else pieces)
+    tiles.lay(pieces[before:])
     tiles.close("]}")
     tokens = head.tokens + sum([entry.tokens for entry in entries]) + extra
     receipt = Receipt(

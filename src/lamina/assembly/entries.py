@@ -13,15 +13,18 @@ from typing import Any, cast
 
 from lamina.assembly.checks import TOOL_NAME, check_message, fields_of
 from lamina.assembly.fences import DEFAULT_MARK, WORDS, Fence, check_mark, check_trusted, guard_result, guard_words
-from lamina.assembly.prompt import JOIN, check_lang, ordered, segment_opening
+from lamina.assembly.prompt import GROUP_OF, GROUPS, JOIN, check_lang, group_opening, ordered, segment_opening
+from lamina.assembly.shares import Fitted
 from lamina.assembly.tokens import compact, content_tokens, counter_name, per_message, text_tokens, tool_tokens
 from lamina.assembly.wire import openai_chunks
 from lamina.errors import OwnerError, PromptError, ToolError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Dropped, Lang, Layer, Message, Segment, Span, Trust, text_hash
+from lamina.types import AnyMessage, AnyTool, Dropped, Form, Lang, Layer, Message, Segment, Span, Trust, text_hash
 
 FENCED: tuple[Trust, ...] = ("outside", "model")
 """Text that nobody vouches for, and text that a model made of it."""
+Update = tuple[Fence, Layer, str]
+"""A layer in front of the user's words, in its fence, and why it stands there."""
 MESSAGE_TRUST: dict[str, Trust] = {"user": "user", "assistant": "model", "tool": "outside"}
 
 
@@ -46,7 +49,8 @@ class Head:
     tools: tuple[str, ...]
     """Their JSON."""
     tool_segments: tuple[Segment, ...]
-    system: Entry | None
+    system: tuple[Entry, ...]
+    """One message, or one for each group of layers."""
     stable: int
     tokens: int
 
@@ -59,38 +63,70 @@ def build_head(
     owner: str | None = None,
     mark: str = DEFAULT_MARK,
     lang: Lang = "en",
+    form: Form = "plain",
 ) -> Head:
     """Tools and system message from their layers, each with its segment."""
+    return head_of([Fitted(layer) for layer in ordered(layers)], tools, count, owner, mark, lang, form)
+
+
+def head_of(
+    fitted: Sequence[Fitted],
+    tools: Sequence[AnyTool],
+    count: Count,
+    owner: str | None,
+    mark: str,
+    lang: Lang,
+    form: Form,
+) -> Head:
+    """The head from layers that are in order and in the form in which they go out."""
     check_lang(lang)
     check_mark(mark)
-    name = counter_name(count)
     tool_segments = _tool_segments(tools, count)
-    spans: list[Span] = []
-    stable = 0
-    kept = ordered(layers)
-    for number, layer in enumerate(kept):
-        admit(layer, owner, mark, lang)
-        opens = layer.name in ("tools", "state") and (number == 0 or kept[number - 1].name != layer.name)
-        text = (
-            (JOIN if number else "")
-            + (segment_opening(layer.name, lang) if opens else "")
-            + (Fence(layer.text, layer.source).render(mark) if layer.trust in FENCED else layer.text)
-        )
-        tokens = text_tokens(text, count) + (0 if number else per_message(count))
-        reason = "always kept, fenced" if layer.trust in FENCED else "always kept"
-        spans.append(
-            Span(text, Segment(layer.name, layer.source, text_hash(layer.text), layer.owner, layer.trust, tokens, name,
-                               "kept", reason))
-        )  # fmt: skip
+    messages: list[list[Span]] = []
+    stable, before = 0, ""
+    for number, one in enumerate(fitted):
+        layer = one.layer
+        admit(layer, owner, mark, lang, form)
+        group = GROUP_OF[layer.name]
+        fresh_group = not number or GROUP_OF[before] != group
+        if not messages or (form == "split" and fresh_group):
+            messages.append([])
+        spans = messages[-1]
+        opens = (JOIN if spans else "") + _opening(layer.name, before, fresh_group, lang, form)
+        text = opens + layer_text(layer, mark)
+        tokens = text_tokens(text, count) + (0 if spans else per_message(count))
+        spans.append(Span(text, _segment(one, tokens, count)))
         if not layer.volatile and stable == number:
             stable = number + 1
-    text = "".join(span.text or "" for span in spans)
-    system = make_entry({"role": "system", "content": text}, tuple(spans)) if spans else None
-    tokens = (system.tokens if system else 0) + sum(segment.tokens for segment in tool_segments)
+        before = layer.name
+    system = tuple(
+        make_entry({"role": "system", "content": "".join(span.text or "" for span in spans)}, tuple(spans))
+        for spans in messages
+    )
+    tokens = sum(entry.tokens for entry in system) + sum(segment.tokens for segment in tool_segments)
     return Head(tuple(map(compact, tools)), tuple(tool_segments), system, stable, tokens)
 
 
-def admit(layer: Layer, owner: str | None, mark: str, lang: Lang) -> None:
+def layer_text(layer: Layer, mark: str) -> str:
+    """A layer as the model sees it: what nobody vouches for stands in a fence."""
+    return Fence(layer.text, layer.source).render(mark) if layer.trust in FENCED else layer.text
+
+
+def _opening(name: str, before: str, fresh_group: bool, lang: Lang, form: Form) -> str:
+    """What stands in front of a layer: the heading of its group, or the opening of the segments that have one."""
+    if name in ("tools", "state"):
+        return segment_opening(name, lang) if before != name else ""
+    return group_opening(GROUP_OF[name], lang) if fresh_group and form != "plain" else ""
+
+
+def _segment(one: Fitted, tokens: int, count: Count) -> Segment:
+    layer, name = one.layer, counter_name(count)
+    reason = one.reason or ("always kept, fenced" if layer.trust in FENCED else "always kept")
+    version = text_hash(layer.text)
+    return Segment(layer.name, layer.source, version, layer.owner, layer.trust, tokens, name, one.decision, reason)
+
+
+def admit(layer: Layer, owner: str | None, mark: str, lang: Lang, form: Form = "plain") -> None:
     """The last gate, wherever a layer will stand: what belongs to somebody else does not go out, and trusted text,
     which is not fenced, holds nothing that only lamina writes."""
     _check_owner(layer, owner)
@@ -98,8 +134,17 @@ def admit(layer: Layer, owner: str | None, mark: str, lang: Lang) -> None:
         return
     where = f"the layer {layer.name} of {layer.source}"
     check_trusted(layer.text, where, mark, lang)
+    if form != "plain":
+        _check_headings(layer.text, where, lang)
     if layer.name != "state" and re.search(r"<system_hint\s|</system_hint", layer.text):
         raise PromptError(f"{where} holds a <system_hint> tag", hint="hints stand in the layer state; fence other text")
+
+
+def _check_headings(text: str, where: str, lang: Lang) -> None:
+    for group in GROUPS:
+        heading = group_opening(group, lang).strip()
+        if group and f"\n{heading}\n" in f"\n{text}\n":
+            raise PromptError(f"{where} holds the heading {shown(heading)}", hint="give that heading another name")
 
 
 def _check_owner(layer: Layer, owner: str | None) -> None:
@@ -196,12 +241,25 @@ def _fenced_part(part: object, mark: str) -> object:
     return {**fields, "text": Fence(text, "user", attributes=WORDS).render(mark)} if isinstance(text, str) else part
 
 
+def update_fence(layer: Layer, change: str) -> Fence:
+    """Data that is simply new needs no more than its source; anything else says which layer it changes, and how."""
+    if layer.trust in FENCED and change == "added":
+        return Fence(layer.text, layer.source)
+    kind = "data" if layer.trust in FENCED else "layer"
+    return Fence(layer.text, layer.source, kind, (("layer", layer.name), ("change", change)))
+
+
+def again_update(layer: Layer) -> Update:
+    """A layer that stands once more in front of the user's words although nothing changed."""
+    return update_fence(layer, "again"), layer, "sent again, lest it fades"
+
+
 def user_entry(
     user: str | Sequence[Mapping[str, Any]],
     count: Count,
     owner: str | None,
     mark: str = DEFAULT_MARK,
-    updates: Sequence[tuple[Fence, Layer, str]] = (),
+    updates: Sequence[Update] = (),
 ) -> Entry:
     """The user's message; updates that stand in front of the words are spans of their own."""
     check_message({"role": "user", "content": user}, "user")

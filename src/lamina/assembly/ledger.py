@@ -12,10 +12,11 @@ from typing import Any
 from lamina.assembly.checks import check_message
 from lamina.assembly.context import build_context
 from lamina.assembly.entries import (
-    FENCED,
     Entry,
     Head,
+    Update,
     admit,
+    again_update,
     as_current,
     build_head,
     check_tools,
@@ -23,9 +24,10 @@ from lamina.assembly.entries import (
     history_entry,
     left_out,
     own_copy,
+    update_fence,
     user_entry,
 )
-from lamina.assembly.fences import DEFAULT_MARK, Fence
+from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn, check_start_on
 from lamina.assembly.prompt import check_lang, ordered
 from lamina.assembly.tokens import check_budget, check_counter, compact, estimate_message_tokens, per_request
@@ -44,7 +46,6 @@ FIRST, CUT, REBUILT = "first request", "the window was cut", "rebuilt"
 GONE = {"en": "This no longer applies.", "zh": "以上内容不再适用。"}
 
 Key = tuple[str, str]
-Update = tuple[Fence, Layer, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Ledger:
         if self.layout == "ledger":
             _check_sources(layers)
         words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
-        again = [(_fence(layer, "again"), layer, "sent again, lest it fades") for layer in self._admitted(repeat)]
+        again = [again_update(layer) for layer in self._admitted(repeat)]
         reason = self._epoch_reason(layers, tools)
         if not reason:
             proposal = self._extended(layers, user, words, again)
@@ -232,14 +233,14 @@ class Ledger:
         for layer in now:
             known = seen.get(_key(layer))
             if known is None:
-                updates.append((_fence(layer, "added"), layer, "new since the epoch began"))
+                updates.append((update_fence(layer, "added"), layer, "new since the epoch began"))
             elif (known.text, known.trust) != (layer.text, layer.trust):
-                updates.append((_fence(layer, "replaces"), layer, f"replaces {text_hash(known.text)[:8]}"))
+                updates.append((update_fence(layer, "replaces"), layer, f"replaces {text_hash(known.text)[:8]}"))
         current = _keys(now)
         for key, layer in seen.items():
             if key not in current and layer.name not in RETRIEVED:
                 gone = Layer(layer.name, GONE[self._lang], layer.source, layer.owner)
-                updates.append((_fence(gone, "removed"), gone, "no longer applies"))
+                updates.append((update_fence(gone, "removed"), gone, "no longer applies"))
         return updates
 
     def _rebuilt(self, layers: Sequence[Layer], tools: Sequence[AnyTool], words: Entry | None, reason: str) -> State:
@@ -337,11 +338,3 @@ def _keys(layers: Sequence[Layer]) -> set[Key]:
 
 def _texts(layers: Any, name: str) -> list[str]:
     return [layer.text for layer in layers if layer.name == name and layer.text.strip()]
-
-
-def _fence(layer: Layer, change: str) -> Fence:
-    """Data that is simply new needs no more than its source; anything else says which layer it changes, and how."""
-    if layer.trust in FENCED and change == "added":
-        return Fence(layer.text, layer.source)
-    kind = "data" if layer.trust in FENCED else "layer"
-    return Fence(layer.text, layer.source, kind, (("layer", layer.name), ("change", change)))

@@ -18,6 +18,17 @@ HEADINGS: dict[str, dict[str, str]] = {
     "state": {"en": "Runtime state", "zh": "运行时状态"},
 }
 
+GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "0": (("identity", "instructions", "rules"), {"en": "[0] System", "zh": "[0] 系统配置"}),
+    "1": (("scenario", "skill", "mode", "tools"), {"en": "[1] Scenario and skills", "zh": "[1] 场景与技能"}),
+    "2": (("session",), {"en": "[2] Session", "zh": "[2] 会话信息"}),
+    "3": (("memory", "collected"), {"en": "[3] Memories", "zh": "[3] 用户记忆"}),
+    "4": (("summary",), {"en": "[4] Recent sessions", "zh": "[4] 近期会话摘要"}),
+    "": (("context", "state"), {"en": "Context", "zh": "动态上下文"}),
+}
+"""The groups of layers as seed 004 numbers them, and the heading of each."""
+GROUP_OF = {name: group for group, (names, _) in GROUPS.items() for name in names}
+
 MODE_HINTS: dict[str, str | None] = {
     "agent": "Mode: agent\nWork on the task step by step with the tools you have, and say what you did.",
     "plan": "Mode: plan\nOnly plan: say what you would do and in which order. Change nothing.",
@@ -96,6 +107,11 @@ def check_lang(lang: str) -> None:
 def segment_opening(name: str, lang: Lang = "en") -> str:
     """What opens the segments of tool notes and runtime state: a rule and a heading."""
     return f"---\n# {HEADINGS[name][lang]}\n\n"
+
+
+def group_opening(group: str, lang: Lang = "en") -> str:
+    """The heading of a group of layers."""
+    return f"# {GROUPS[group][1][lang]}\n\n"
 
 
 def assemble_segments(

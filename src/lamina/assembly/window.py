@@ -190,7 +190,7 @@ class Window:
         held = cast("list[dict[str, Any]]", self._messages[self._start - self._base :])
         copied = map(dict[str, Any].copy, held) if self._nested < self._start else map(copy.deepcopy, held)
         kept = cast("list[Message]", list(copied))
-        messages = [self._head.system.message.copy(), *kept] if self._head.system else kept
+        messages = [*(entry.message.copy() for entry in self._head.system), *kept]
         dropped = self._dropped_tokens
         return Messages(
             messages,

@@ -13,6 +13,7 @@ from json.encoder import encode_basestring
 from typing import Any, cast
 
 from lamina.assembly.grammar import validate
+from lamina.assembly.prompt import JOIN
 from lamina.assembly.tokens import compact
 from lamina.errors import MessageError, shown
 from lamina.types import Context, Grammar, Message, Receipt, Segment, Span
@@ -172,13 +173,21 @@ def _share_parts(parts: list[Any], spans: Spans) -> Iterator[tuple[Span, list[An
 def _parted(context: Context, grammar: str) -> tuple[Spans, list[Segment], Sequence[tuple[Message, Spans]]]:
     """The spans of the system text, what must be left out, and the messages from the first one a user wrote."""
     pairs = list(zip(context.messages, context.spans, strict=True))
-    system: Spans = pairs.pop(0)[1] if pairs and pairs[0][0]["role"] == "system" else ()
+    system: Spans = ()
+    while pairs and pairs[0][0]["role"] == "system":
+        spans = pairs.pop(0)[1]
+        system += tuple(_apart(span) for span in spans[:1]) + spans[1:] if system else spans
     first = next((i for i, (message, spans) in enumerate(pairs) if _speaks(message, spans)), None)
     if first is None:
         raise MessageError(f"{grammar} refuses a request without words of a user", hint="the user's message is empty")
     reason = f"comes before the first words of the user, where {grammar} begins"
     gone = [span.segment._replace(decision="dropped", reason=reason) for _, spans in pairs[:first] for span in spans]
     return system, gone, pairs[first:]
+
+
+def _apart(span: Span) -> Span:
+    """The first span of a further system message: joined with the one before, a blank line stands between them."""
+    return Span(JOIN + (span.text or ""), span.segment)
 
 
 def _speaks(message: Message, spans: Spans) -> bool:

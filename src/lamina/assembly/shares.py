@@ -1,0 +1,107 @@
+"""Who gives way when not everything fits: each layer's share of the budget, and the ladder it goes down.
+
+A layer has up to three forms (full, short, title) and may be left out. Of one name the last ones give way first, each a
+rung at a time: all to their short form before any to its title, all to titles before any is left out. Between names the
+order is fixed, text that nobody vouches for first. Pure, and the same input always ends the same way.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from lamina.errors import LayerError, shown
+from lamina.types import Decision, Layer, Share
+
+GIVES_WAY = ("collected", "summary", "memory", "context", "session", "skill", "scenario")
+"""Who gives way, in this order; all others always stay. Trusted layers never go before untrusted ones."""
+HISTORY = "history"
+FULL, SHORT, TITLE, OUT = range(4)
+RUNGS = ("full", "short form", "title only", "left out")
+
+
+class Fitted(NamedTuple):
+    """A layer in the form in which it goes out (or does not), and why."""
+
+    layer: Layer
+    decision: Decision = "kept"
+    reason: str = ""
+
+
+def check_shares(shares: Mapping[str, Share]) -> None:
+    known = (*GIVES_WAY, HISTORY)
+    for name, share in shares.items():
+        if name not in known:
+            raise LayerError(f"the layer {shown(name)} has no share", hint=f"shares are for {', '.join(known)}")
+        if not isinstance(share, Share):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise LayerError(f"the share of {name} is {shown(share)}", hint="Share(least=0.0, most=0.15)")
+
+
+def fit_layers(
+    layers: Sequence[Layer], *, budget: float, room: float, shares: Mapping[str, Share], cost: Callable[[Layer], int]
+) -> list[Fitted]:
+    """Each layer in the fullest form for which all is within its share and, if it can be, within `room`."""
+    ladder = _Ladder(layers, cost)
+    for name, share in shares.items():
+        why = f"{name} may take {share.most:.0%} of the budget"
+        while ladder.spent(name) > share.most * budget and ladder.step(name, 0, why):
+            pass
+    for name in GIVES_WAY:
+        least = shares.get(name, Share()).least * budget
+        while ladder.total > room and ladder.step(name, least, "over the budget"):
+            pass
+    return ladder.fitted()
+
+
+class _Ladder:
+    """Where each layer stands, and what that costs."""
+
+    def __init__(self, layers: Sequence[Layer], cost: Callable[[Layer], int]) -> None:
+        self.layers = layers
+        self.forms: list[list[Layer | None]] = [[layer, *_shorter(layer), None] for layer in layers]
+        self.rungs = [FULL] * len(layers)
+        self.why = [""] * len(layers)
+        self._cost = cost
+        self.costs = [cost(layer) for layer in layers]
+        self.total = sum(self.costs)
+        self._of: dict[str, list[int]] = {}
+        for number, layer in enumerate(layers):
+            self._of.setdefault(layer.name, []).append(number)
+
+    def spent(self, name: str) -> int:
+        return sum(self.costs[number] for number in self._of.get(name, ()))
+
+    def step(self, name: str, least: float, why: str) -> bool:
+        """One layer of this name one rung down; False when none can go without the name falling below `least`."""
+        for rung in (SHORT, TITLE, OUT):
+            for number in reversed(self._of.get(name, ())):
+                if self.rungs[number] < rung and self._down(number, rung, name, least, why):
+                    return True
+        return False
+
+    def _down(self, number: int, rung: int, name: str, least: float, why: str) -> bool:
+        form = self.forms[number][rung]
+        cost = self._cost(form) if form else 0
+        if (form is None and rung != OUT) or cost >= self.costs[number] > 0:
+            return False
+        if least and self.spent(name) - self.costs[number] + cost < least:
+            return False
+        self.total += cost - self.costs[number]
+        self.rungs[number], self.costs[number], self.why[number] = rung, cost, why
+        return True
+
+    def fitted(self) -> list[Fitted]:
+        found: list[Fitted] = []
+        for number, layer in enumerate(self.layers):
+            rung = self.rungs[number]
+            form = self.forms[number][rung]
+            reason = f"{RUNGS[rung]}: {self.why[number]}"
+            if rung == FULL:
+                found.append(Fitted(layer))
+            else:
+                found.append(Fitted(form or layer, "degraded" if form else "dropped", reason))
+        return found
+
+
+def _shorter(layer: Layer) -> tuple[Layer | None, Layer | None]:
+    short = replace(layer, text=layer.short) if layer.short else None
+    return short, replace(layer, text=layer.title) if layer.title else None
