@@ -50,7 +50,7 @@ def test_all_go_to_short_before_any_is_left_out_and_the_receipt_says_why() -> No
     rows = [(s.source, s.decision, s.reason) for s in context.receipt.segments if s.layer == "memory"]
     assert rows == [
         ("memory:0", "degraded", "short form: memory may take 20% of the budget"),
-        ("memory:1", "degraded", "title only: memory may take 20% of the budget"),
+        ("memory:1", "degraded", "short form: memory may take 20% of the budget"),
         ("memory:2", "degraded", "title only: memory may take 20% of the budget"),
     ]
     assert context.system.count("m" * 100) == 0
