@@ -431,6 +431,7 @@ def test_a_check_is_quick_and_complete_on_hostile_trees(workspace: Path) -> None
     (workspace / ".github").mkdir()
     (workspace / ".github" / "AGENTS.md").write_text(EVIL, encoding="utf-8")
     checked = lamina(workspace, "rules", "check", "--all", "--json")
+    subprocess.run(["rm", "-rf", str(workspace / "d")], check=True)  # too deep for Python's own way to remove it
     faults = [fault["fault"] for fault in json.loads(checked.stdout)["faults"]]
     assert "'.github/AGENTS.md' holds characters that nobody sees" in faults[0]
     assert [fault for fault in faults[1:] if "takes too many steps to reach" not in fault] == []
