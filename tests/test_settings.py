@@ -103,3 +103,23 @@ def test_I11_an_empty_name_and_an_unknown_channel_are_named(tmp_path: Path) -> N
         load_settings(tmp_path, {"LAMINA_RULES": ""})
     with pytest.raises(SettingsError, match="no channel is named 'telegraph'"):
         load_settings(tmp_path, {}, "telegraph")
+
+
+def test_a_repositorys_settings_cannot_stall_or_lead_out(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    file = folder / "lamina.toml"
+    file.write_text(".".join(["a"] * 30_000) + "=1")
+    with pytest.raises(SettingsError, match="a line of more than"):
+        load_settings(folder, {})
+    file.write_text('counter = "/etc/tokenizer.json"')
+    with pytest.raises(SettingsError, match="leads out of the folder"):
+        load_settings(folder, {})
+    file.write_text("[slack]\nbudget = 1")
+    with pytest.raises(SettingsError, match=r"\[slack\] is no channel"):
+        load_settings(folder, {})
+    file.unlink()
+    (tmp_path / "other.toml").write_text("model = 'x'")
+    file.symlink_to(tmp_path / "other.toml")
+    with pytest.raises(SettingsError, match="is a link out of its folder"):
+        load_settings(folder, {})

@@ -3,8 +3,9 @@
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,14 +19,20 @@ from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
 from lamina.errors import InputError, LayerError, MessageError, shown
 from lamina.layers.approvals import Approvals
-from lamina.layers.injection import InjectionSettings, InjectionState, SystemPromptManager
-from lamina.layers.instructions import InstructionFiles
+from lamina.layers.hidden import hidden_characters
+from lamina.layers.injection import InjectionSettings, InjectionState, Seen, SystemPromptManager
+from lamina.layers.instructions import InstructionFiles, Loaded
 from lamina.layers.tools import Tool, ToolRegistry
 from lamina.layers.workspace import FileText, Workspace
 from lamina.ports import Count
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.settings import Settings
-from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt
+from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, text_hash
+
+try:
+    import fcntl
+except ImportError:  # a system without it has no locks between processes
+    fcntl = None
 
 IDENTITY = Path(__file__).parent / "data" / "identity.md"
 MAX_LAYER_BYTES = 256 * 1024
@@ -60,6 +67,8 @@ class Sources:
     user: Path | None = None
     workspace: Path | None = None
     """A folder whose instructions and rules are in force; it excludes a rules file of one's own."""
+    folder: Path | None = None
+    """The working folder in it."""
 
     @staticmethod
     def of_project(folder: Path) -> "Sources":
@@ -96,6 +105,8 @@ def assemble_files(
     settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = DEFAULT_MARK
 ) -> Context:
     """A context from files. A file that was named and cannot be read stops everything."""
+    if sources.folder and not sources.workspace:
+        raise InputError("--folder lies in a workspace, and none is named", hint="name it: --workspace .")
     if sources.workspace and sources.rules:
         raise InputError(
             f"there are two sets of rules: {sources.rules.name} and those of {str(sources.workspace)!r}",
@@ -110,7 +121,8 @@ def assemble_files(
     history = read_history(sources.history) if sources.history else []
     layers = gather(settings, sources, mode, mark)
     if sources.workspace:
-        layers += prompt_manager(settings, instruction_files(settings, sources.workspace)).prepare(user).layers
+        files = instruction_files(settings, sources.workspace, sources.folder)
+        layers += prompt_manager(settings, files).prepare(user).layers
     return assemble(
         layers,
         history=history,
@@ -134,7 +146,33 @@ def instruction_files(settings: Settings, workspace: Path, folder: Path | None =
         rules=settings.rules,
         folder=folder or "",
         approvals=Approvals(settings.approvals),
+        home=settings.home,
     )
+
+
+def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> list[dict[str, Any]]:
+    """The files in force, and on which turn of a session the model saw them last."""
+    seen: Mapping[str, Seen] = state.seen if state else {}
+    now = {"instructions": loaded.instructions.hash, "rules": loaded.rules_hash}
+    return [
+        {
+            "kind": file.kind,
+            "path": file.path,
+            "size": file.size,
+            "tokens": count(file.text),
+            "hash": file.hash,
+            "includes": list(file.included),
+            "last_injected": seen[file.kind].turn if file.kind in seen else None,
+            "changed_since": file.kind in seen and seen[file.kind].hash != now[file.kind],
+        }
+        for file in (loaded.instructions, *loaded.rules)
+    ]
+
+
+def rules_missing(settings: Settings, files: InstructionFiles) -> str:
+    """The rules file that a setting names and that is not there; empty when all is well."""
+    named = "rules" in settings.origin and not os.path.lexists(os.path.join(files.workspace.root, settings.rules))
+    return settings.rules if named else ""
 
 
 def approve_file(files: InstructionFiles, path: str) -> FileText:
@@ -179,6 +217,29 @@ def read_state(path: Path) -> InjectionState | None:
         ) from None
 
 
+@contextmanager
+def held_session(path: Path | None) -> Generator[InjectionState | None, None, None]:
+    """The state of a session's file, which nobody else moves meanwhile; None where there is no file."""
+    if path is None:
+        yield None
+        return
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(path)!r} cannot be written: {why}", hint="check its folder") from None
+    try:
+        if fcntl:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise InputError(f"{str(path)!r} is in use by another process", hint="end it, or name another file") from None
+    try:
+        yield read_state(path) or InjectionState()
+    finally:
+        os.close(lock)
+
+
 def write_state(path: Path, state: InjectionState) -> None:
     """Whole or not at all."""
     draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -206,6 +267,9 @@ def gather(settings: Settings, sources: Sources, mode: str, mark: str = DEFAULT_
     layers = [file_layer("identity", identity, mark)]
     for name, path in (("rules", sources.rules), ("skill", sources.skill), ("context", sources.context)):
         layers += [file_layer(name, path)] if path else []
+    for path in (identity, sources.rules, sources.skill, sources.context):
+        if path:
+            _check_hidden(path, settings)
     hint = mode_hint(mode)
     layers += [Layer("mode", hint, f"mode:{mode}")] if hint else []
     if sources.tools:
@@ -227,6 +291,19 @@ def file_layer(name: str, path: Path, mark: str = DEFAULT_MARK) -> Layer:
     if path == IDENTITY:  # the shipped one tells the model by which tags to know lamina's own words
         return Layer(name, text.replace("{mark}", mark), "lamina/identity.md")
     return Layer(name, text, path.name, volatile=name == "context")
+
+
+def _check_hidden(path: Path, settings: Settings) -> None:
+    """Text that is not fenced must be what people see; what is not can be approved as it is."""
+    text = read_text(path)
+    places = hidden_characters(text)
+    if places and text_hash(text) not in Approvals(settings.approvals):
+        shown_places = ", ".join(map(str, places[:5]))
+        folder, name = shlex.quote(str(path.parent)), shlex.quote(path.name)
+        raise InputError(
+            f"{str(path)!r} holds characters that nobody sees: {shown_places}",
+            hint=f"remove them, or approve them as they are: lamina rules approve --workspace {folder} -- {name}",
+        )
 
 
 def read_text(path: Path, limit: int = MAX_LAYER_BYTES) -> str:

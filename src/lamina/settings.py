@@ -19,6 +19,7 @@ from lamina.types import Grammar, Lang
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
+MAX_LINE = 1_000
 MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram")
 NOT_SETTINGS = ("LAMINA_BENCH_DATA",)
@@ -53,11 +54,13 @@ class Settings:
     """A cadence for the instructions alone; 0 is `reinjection_turns`."""
     rules_turns: int = 0
     """A cadence for the rules alone; 0 is `reinjection_turns`."""
+    home: str = ""
+    """The folder of `lamina.toml`: files that it names never lead out of it. Not a setting."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def setting_names() -> list[str]:
-    return [setting.name for setting in fields(Settings) if setting.name != "origin"]
+    return [setting.name for setting in fields(Settings) if setting.name not in ("home", "origin")]
 
 
 def load_settings(
@@ -72,7 +75,8 @@ def load_settings(
     origin: dict[str, str] = {}
     for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
         values[name], origin[name] = _READERS[name](value, where), _place(where)
-        if where.startswith(FILE) and name in ("identity", "instructions") and value:
+        named = name in ("identity", "instructions") or (name == "counter" and str(value).endswith(".json"))
+        if where.startswith(FILE) and named and value:
             values[name] = _inside(folder, values[name], where)
         if where.startswith(FILE) and name == "max_rule_bytes" and values[name] > MAX_RULE_BYTES:
             raise SettingsError(
@@ -87,7 +91,7 @@ def load_settings(
         home = home if os.path.isabs(home) else os.path.expanduser("~")
         state = state if os.path.isabs(state) else os.path.join(home, ".local", "state")
         values["approvals"] = os.path.join(state, "lamina", "approved.json")
-    return Settings(**values, origin=origin)
+    return Settings(**values, home=os.path.realpath(folder), origin=origin)
 
 
 def _here() -> Path:
@@ -111,6 +115,8 @@ def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise SettingsError(f"{FILE}: {name} must be a table", hint=f"[{name}] and settings below it")
+    for name in (name for name, value in data.items() if isinstance(value, dict)):
+        raise SettingsError(f"{FILE}: [{name}] is no channel", hint=f"known: {', '.join(f'[{c}]' for c in CHANNELS)}")
     found = [(name, value, f"{FILE}: {name}") for name, value in data.items()]
     own = [(name, value, f"{FILE}: {channel}.{name}") for name, value in tables.get(channel, {}).items()]
     for name, _, where in (*found, *((name, 0, f"{FILE}: {t}.{name}") for t in tables for name in tables[t])):
@@ -139,7 +145,10 @@ def _known(name: str, names: list[str]) -> str:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """The settings file: regular, small, UTF-8, TOML; nothing else is waited for or read."""
+    """The settings file: regular, small, UTF-8, TOML; nothing else is waited for, no link is followed out."""
+    folder = os.path.realpath(path.parent)
+    if path.is_symlink() and os.path.dirname(os.path.realpath(path)) != folder:
+        raise SettingsError(f"{path.name} is a link out of its folder", hint="put a file in its place")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -151,6 +160,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path.name} is not a regular file", hint="move it away")
     with os.fdopen(handle, "rb") as file:
         raw = file.read(MAX_BYTES + 1)
+    if len(max(raw.split(b"\n"), key=len)) > MAX_LINE:  # the parser's time grows with the square of a key's dots
+        raise SettingsError(f"{path.name} has a line of more than {MAX_LINE:,} bytes", hint="settings are short lines")
     if len(raw) > MAX_BYTES:
         raise SettingsError(f"{path.name} has more than {MAX_BYTES:,} bytes", hint="settings are a few lines")
     try:
@@ -193,7 +204,9 @@ def _number(least: int) -> Callable[[object, str], int]:
         number = int(value) if digits or whole else -1  # pyright: ignore[reportArgumentType] -- digits or an int
         if number < least:
             raise SettingsError(
-                f"{where} must be a whole number of at least {least}, not {shown(value)}",
+                f"{where} must be a whole number of at least {least} and below 10^15, not {shown(value)}"
+                if isinstance(value, int) and number < 0 < value
+                else f"{where} must be a whole number of at least {least}, not {shown(value)}",
                 hint="for example 8000" if where.lower().endswith("budget") else "write it in digits",
             )
         return number

@@ -125,7 +125,7 @@ def test_I7_a_session_goes_on_in_another_process_without_a_lost_or_doubled_injec
     assert [f["last_injected"] for f in shown["files"]] == [16, 16]
     (workspace / ".lamina" / "more.md").write_text("Changed.")
     shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
-    assert [f["last_injected"] for f in shown["files"]] == [16, None], "what the model saw is not what is there now"
+    assert [(f["last_injected"], f["changed_since"]) for f in shown["files"]] == [(16, False), (16, True)]
 
 
 def test_I7_what_could_not_be_shown_stays_due(workspace: Path) -> None:
@@ -160,16 +160,15 @@ def test_a_session_file_that_is_none_is_refused(workspace: Path) -> None:
     assert (done.returncode, "s.json holds" in done.stderr) == (2, True)
 
 
-def test_I2_unreadable_rules_end_the_session_with_a_clear_error(workspace: Path) -> None:
+def test_I2_unreadable_rules_are_a_clear_error_and_nothing_is_sent(workspace: Path) -> None:
     session = Session(workspace)
     session.say("one")
     (workspace / ".lamina" / "more.md").unlink()
-    assert session.process.stdin
-    session.process.stdin.write("two\n")
+    refused = session.say("two")
+    assert ".lamina/rules.md:2 includes 'more.md', which is not there" in refused["error"]
+    assert "user" not in refused
     code, errors = session.close()
-    assert code == 2
-    assert ".lamina/rules.md:2 includes 'more.md', which is not there" in errors
-    assert "Traceback" not in errors
+    assert (code, "Traceback" in errors) == (1, False)
 
 
 def test_I11_config_shows_each_value_and_where_it_came_from(workspace: Path) -> None:
@@ -281,13 +280,20 @@ def test_I10_the_line_and_the_counters_are_shown(workspace: Path) -> None:
     again = Session(workspace, "--session", "s.json", "--resume")
     assert again.say("two")["reasons"] == ["resume"]
     (workspace / ".lamina" / "rules.md").write_bytes(b"\xff")
-    assert again.process.stdin
-    again.process.stdin.write("three\n")
-    assert again.close()[0] == 2
+    refused = again.say("three")
+    assert "is not UTF-8" in refused["error"]
+    again.say("three")
+    again.say("three")
     (workspace / ".lamina" / "rules.md").write_text("Be kind.")
+    assert again.say("three")["reasons"] == ["rules changed"]
+    code, errors = again.close()
+    assert code == 1
+    assert "[SystemPrompt] 3 failed reads in a row, check .lamina/rules.md" in errors
     shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
-    assert shown["counters"] == {"first": 1, "repeated": 1, "failed": 1, "stale_rule_turns": 0}
-    assert "1 first, 1 repeated, 1 failed" in lamina(workspace, "rules", "--session", "s.json").stdout
+    assert shown["counters"] == {
+        "first": 1, "repeated": 2, "failed": 3, "stale_rule_turns": 0, "failed_in_a_row": 0,
+    }  # fmt: skip
+    assert "1 first, 2 repeated, 3 failed" in lamina(workspace, "rules", "--session", "s.json").stdout
 
 
 def test_a_session_that_cannot_be_kept_is_said_before_the_first_send(workspace: Path) -> None:
@@ -318,3 +324,123 @@ def test_I13_the_context_command_asks_the_same_manager(workspace: Path) -> None:
     assert hashes == [shown["files"][1]["hash"]]
     both = lamina(workspace, "context", "hello", "--workspace", ".", "--rules", ".lamina/more.md")
     assert (both.returncode, "two sets of rules" in both.stderr) == (2, True)
+
+
+def test_I2_rules_that_a_setting_names_and_that_are_not_there_are_said_everywhere(workspace: Path) -> None:
+    for command in (["rules"], ["rules", "follow"]):
+        done = lamina(workspace, *command, LAMINA_RULES="typo.md")
+        assert (done.returncode, "typo.md is not there, though a setting names it" in done.stderr) == (0, True)
+    assert "typo.md is not there" in lamina(workspace, "rules", "check", LAMINA_RULES="typo.md").stdout
+
+
+def test_a_working_folder_that_is_not_there_is_a_fault(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").unlink()
+    checked = lamina(workspace, "rules", "check", "--folder", "nowhere")
+    assert (checked.returncode, "'nowhere' is not there" in checked.stdout) == (1, True)
+
+
+def test_files_that_a_rules_file_puts_out_of_force_are_named(workspace: Path) -> None:
+    (workspace / "AGENTS.md").write_text("other rules")
+    checked = lamina(workspace, "rules", "check").stdout
+    assert "AGENTS.md is not in force: .lamina/rules.md is there" in checked
+
+
+def test_when_each_was_injected_is_shown_also_when_it_changed_since(workspace: Path) -> None:
+    session = Session(workspace, "--session", "s.json")
+    session.say("one")
+    session.close()
+    (workspace / ".lamina" / "more.md").write_text("changed")
+    rows = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)["files"]
+    assert [(row["last_injected"], row["changed_since"]) for row in rows] == [(1, False), (1, True)]
+    assert "turn 1, changed since" in lamina(workspace, "rules", "--session", "s.json").stdout
+    other = lamina(workspace.parent, "rules", "--session", str(workspace / "s.json"))
+    assert "this session belongs to" in other.stdout
+    gone = lamina(workspace, "rules", "--session", "nosuch.json")
+    assert (gone.returncode, "is not there" in gone.stderr) == (2, True)
+    lost = lamina(workspace, "rules", "follow", "--resume")
+    assert (lost.returncode, "no session to resume" in lost.stderr) == (2, True)
+
+
+def test_two_processes_do_not_move_one_session(workspace: Path) -> None:
+    first = Session(workspace, "--session", "s.json")
+    first.say("one")
+    second = lamina(workspace, "rules", "follow", "--session", "s.json")
+    assert (second.returncode, "in use by another process" in second.stderr) == (2, True)
+    assert first.close()[0] == 0
+
+
+def test_the_table_fits_a_narrow_terminal(workspace: Path) -> None:
+    text = lamina(workspace, "rules", COLUMNS="80").stdout
+    assert ".lamina/rules.md" in text
+    assert "└ .lamina/more.md" in text
+
+
+def test_nested_rules_are_in_the_receipt_of_a_context(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").unlink()
+    (workspace / "a").mkdir()
+    (workspace / "AGENTS.md").write_text("root")
+    (workspace / "a" / "AGENTS.md").write_text("nearer")
+    done = lamina(workspace, "context", "hi", "--workspace", ".", "--folder", "a", "--json")
+    sources = [s["source"] for s in json.loads(done.stdout)["receipt"]["segments"] if s["layer"] == "rules"]
+    assert sources == ["AGENTS.md", "a/AGENTS.md"]
+
+
+def test_I7_without_an_output_nothing_is_sent_and_no_state_moves(workspace: Path) -> None:
+    follow = f"echo hi | {sys.executable} -m lamina rules follow --session s.json"
+    lost = subprocess.run(["bash", "-c", f"{follow} >&-"], cwd=workspace, env=environ(workspace), check=False,
+                          capture_output=True, text=True)  # fmt: skip
+    assert (lost.returncode, "no standard output" in lost.stderr) == (2, True)
+    session = Session(workspace, "--session", "s.json")
+    assert session.say("hi")["reasons"] == ["initial"]
+    session.close()
+
+
+def test_P4_files_of_a_context_are_checked_for_hidden_characters_too(workspace: Path) -> None:
+    tags = "".join(chr(0xE0000 + ord(c)) for c in "leak")
+    (workspace / "rules.md").write_text(f"Be kind.{tags}", encoding="utf-8")
+    for arguments in (["--rules", "rules.md"], ["--project", "."], ["--identity", "rules.md"]):
+        done = lamina(workspace, "context", "hi", *arguments)
+        assert (done.returncode, "nobody sees" in done.stderr) == (2, True)
+    advised = done.stderr.split("lamina rules approve ")[1].split()
+    assert lamina(workspace, "rules", "approve", *advised).returncode == 0
+    assert lamina(workspace, "context", "hi", "--rules", "rules.md").returncode == 0
+
+
+def test_P6_instructions_of_a_repository_never_lead_out_of_it(workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+    (workspace / "pkg").mkdir()
+    (workspace / "sub" / "i.md").write_text("honest")
+    (workspace.parent / "secret").mkdir()
+    (workspace.parent / "secret" / "i.md").write_text("SECRET")
+    (workspace / "lamina.toml").write_text('instructions = "sub/i.md"')
+    session = Session(workspace, "--workspace", "pkg")
+    assert "honest" in session.say("one")["system"]
+    (workspace / "sub").rename(workspace / "old")
+    (workspace / "sub").symlink_to(workspace.parent / "secret")
+    assert "leads out of its folder" in session.say("two")["error"]
+    session.close()
+
+
+def test_a_check_is_quick_and_complete_on_hostile_trees(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").write_text("@a " + "." * 250_000 + "@\n")
+    assert lamina(workspace, "rules", "check").returncode == 0
+    deep = workspace
+    for _ in range(1_200):
+        deep = deep / "d"
+        os.mkdir(deep)
+    (workspace / ".github").mkdir()
+    (workspace / ".github" / "AGENTS.md").write_text(EVIL, encoding="utf-8")
+    checked = lamina(workspace, "rules", "check", "--all", "--json")
+    subprocess.run(["rm", "-rf", str(workspace / "d")], check=True)  # too deep for Python's own way to remove it
+    faults = [fault["fault"] for fault in json.loads(checked.stdout)["faults"]]
+    assert "'.github/AGENTS.md' holds characters that nobody sees" in faults[0]
+    assert [fault for fault in faults[1:] if "takes too many steps to reach" not in fault] == []
+
+
+def test_a_check_finds_what_only_all_files_together_break(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").unlink()
+    (workspace / "a").mkdir()
+    for folder in (workspace, workspace / "a"):
+        (folder / "AGENTS.md").write_text("x" * 200_000)
+    checked = lamina(workspace, "rules", "check", "--folder", "a")
+    assert (checked.returncode, "for all files together" in checked.stdout) == (1, True)

@@ -338,3 +338,27 @@ def test_I2_an_empty_rules_file_is_said(workspace: Path, caplog: pytest.LogCaptu
 def test_I7_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(LayerError, match="no state of an injection"):
         InjectionState.from_dict({**InjectionState().to_dict(), **change})
+
+
+def test_I6_a_second_compaction_while_a_turn_is_being_sent_is_not_lost(workspace: Path) -> None:
+    prompts = manager(workspace)
+    send(prompts)
+    prompts.note("compaction")
+    envelope = prompts.prepare("hi")
+    prompts.note("compaction")
+    prompts.sent(envelope)
+    assert prompts.prepare("hi").reasons == ("compaction",)
+
+
+def test_a_cadence_for_a_source_that_is_none_is_refused_whatever_its_value() -> None:
+    with pytest.raises(SettingsError, match="no source named 'bogus'"):
+        InjectionSettings(turns=15, cadence={"bogus": 15})
+
+
+@pytest.mark.parametrize(
+    "change", [{"turn": 10**4000}, {"model": None}, {"noted": {"resume": 1}}, {"counters": {"first": -1}}]
+)
+def test_a_state_that_is_none_is_refused(workspace: Path, change: dict[str, Any]) -> None:
+    state = manager(workspace).state.to_dict()
+    with pytest.raises(LayerError, match="no state of an injection"):
+        InjectionState.from_dict(state | change)

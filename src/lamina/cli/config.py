@@ -31,7 +31,7 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
             table.add_column(say[column], overflow="fold")
         for name, (value, origin) in rows.items():
             where = Text(say["default"], style="dim") if origin == "default" else Text(origin, style="green")
-            table.add_row(name, Text(visible(str(value))), where)
+            table.add_row(name, Text(visible(json.dumps(value, ensure_ascii=False))), where)
         Console(highlight=False).print(table)
 
     app.command(help=say["config.help"])(config)

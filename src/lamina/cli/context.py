@@ -30,6 +30,7 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         identity: Annotated[Path | None, opt("identity")] = None,
         rules: Annotated[Path | None, opt("rules")] = None,
         workspace: Annotated[Path | None, opt("rules_of", "--workspace")] = None,
+        folder: Annotated[Path | None, opt("folder")] = None,
         skill: Annotated[Path | None, opt("skill")] = None,
         memory: Annotated[Path | None, opt("memory")] = None,
         context: Annotated[Path | None, opt("context")] = None,
@@ -45,15 +46,13 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         lang: Annotated[str | None, opt("lang")] = None,
         prompt_lang: Annotated[str | None, opt("prompt_lang", "--prompt-lang")] = None,
     ) -> None:
-        if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
-            raise InputError("there is no standard output to write to")
         if as_json and payload:
             raise InputError(say["both"], hint="leave one of them out")
         changes = {"counter": counter, "grammar": grammar, "lang": lang, "prompt_lang": prompt_lang}
         settings = _settings(budget, changes)
         sources = Sources.of_project(project) if project else Sources()
         given = {"identity": identity, "rules": rules, "skill": skill, "memory": memory, "context": context}
-        given |= {"tools": tools, "history": history, "workspace": workspace}
+        given |= {"tools": tools, "history": history, "workspace": workspace, "folder": folder}
         sources = replace(sources, **{name: path for name, path in given.items() if path is not None})
         assembled = assemble_files(settings, sources, user=message, mode=mode)
         request, receipt = render_request(assembled, settings.grammar)

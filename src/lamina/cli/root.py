@@ -32,7 +32,8 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "Abort":
                 return 130
             raise
-        _show(say, str(shown()), "lamina --help")
+        within = "rules " if arguments[-1:] != ["rules"] and "rules" in arguments[:3] else ""
+        _show(say, str(shown()), f"lamina {within}--help")
         return getattr(error, "exit_code", 2)
     return result if isinstance(result, int) else 0
 

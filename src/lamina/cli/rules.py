@@ -3,17 +3,31 @@
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lamina.app import approve_file, counter, instruction_files, prompt_manager, read_state, write_state
+from lamina.app import (
+    InstructionFiles,
+    SystemPromptManager,
+    approve_file,
+    counter,
+    file_rows,
+    held_session,
+    instruction_files,
+    prompt_manager,
+    read_state,
+    rules_missing,
+    write_state,
+)
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError, InstructionsError
-from lamina.settings import load_settings
+from lamina.settings import Settings, load_settings
 
 WORKSPACE = Path()
+MAX_INPUT = 4 * 1024 * 1024
 
 
 def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
@@ -56,7 +70,7 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
         session: Annotated[Path | None, opt("session")] = None,
         resume: Annotated[bool, opt("resume", "--resume", metavar="")] = False,
     ) -> None:
-        _follow(workspace, folder, session, resume)
+        _follow(say, workspace, folder, session, resume)
 
     rules.callback()(show)
     rules.command(help=say["rules.check"])(check)
@@ -67,14 +81,13 @@ def add_rules(app: typer.Typer, say: dict[str, str]) -> None:
 
 def _check(say: dict[str, str], workspace: Path, folder: Path | None, everywhere: bool, as_json: bool) -> None:
     settings = load_settings()
-    checked = instruction_files(settings, workspace, folder).check(everywhere=everywhere)
-    place = "" if workspace == WORKSPACE else f"--workspace {shlex.quote(str(workspace))} "
-    hints = [fault.hint.replace("rules approve ", f"rules approve {place}") for fault in checked.faults]
-    faults = [{"fault": f.message, "path": f.path, "next": h} for f, h in zip(checked.faults, hints, strict=True)]
+    files = instruction_files(settings, workspace, folder)
+    checked = files.check(everywhere=everywhere)
+    faults = [{"fault": f.message, "path": f.path, "next": _advice(f.hint, workspace)} for f in checked.faults]
     rules = [file for file in checked.files if file.kind == "rules"]
     notes = list(checked.notes)
-    if "rules" in settings.origin and settings.rules not in [file.path for file in rules]:
-        notes.append(say["rules_missing"].format(path=settings.rules))
+    if missing := rules_missing(settings, files):
+        notes.append(say["rules_missing"].format(path=missing))
     if not faults and not any(file.text.strip() for file in rules):
         notes.append(say["empty_rules"] if rules else say["no_rules"])
     count = sum(1 + len(file.included) for file in checked.files)
@@ -91,6 +104,18 @@ def _check(say: dict[str, str], workspace: Path, folder: Path | None, everywhere
         raise typer.Exit(1)
 
 
+def _advice(hint: str, workspace: Path) -> str:
+    """The command that is advised, for the workspace that was looked at."""
+    place = "" if workspace == WORKSPACE else f"--workspace {shlex.quote(str(workspace))} "
+    return hint.replace("rules approve ", f"rules approve {place}")
+
+
+def _warn_missing(say: dict[str, str], settings: Settings, files: InstructionFiles) -> None:
+    if missing := rules_missing(settings, files):
+        what = say["rules_missing"].format(path=visible(missing))
+        print(f"{say['warning']}{say['colon']}{what}", file=sys.stderr)
+
+
 def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
     file = approve_file(instruction_files(load_settings(), workspace), path)
     for place in file.hidden:
@@ -99,82 +124,82 @@ def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
     print(said.format(hash=file.hash[:12], path=visible(path)))
 
 
-def _follow(workspace: Path, folder: Path | None, session: Path | None, resume: bool) -> None:
+def _follow(say: dict[str, str], workspace: Path, folder: Path | None, session: Path | None, resume: bool) -> None:
     settings = load_settings()
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
         raise InputError("there is no standard input to read from", hint="send messages, one a line")
-    state = read_state(session) if session else None
-    prompts = prompt_manager(settings, instruction_files(settings, workspace, folder), state)
-    if session:  # better now than after the first send
-        write_state(session, prompts.state)
-    if resume and prompts.state.begun:
-        prompts.note("resume")
-    for number, raw in enumerate(sys.stdin.buffer, 1):
+    if resume and not session:
+        raise InputError("there is no session to resume", hint="name its file: --session FILE")
+    files = instruction_files(settings, workspace, folder)
+    _warn_missing(say, settings, files)
+    failed = False
+    with held_session(session) as state:
+        prompts = prompt_manager(settings, files, state)
+        if session:  # better now than after the first send
+            write_state(session, prompts.state)
+        if resume and prompts.state.begun:
+            prompts.note("resume")
+        for line in _lines():
+            failed |= not _turn(prompts, line, workspace)
+            if session:
+                write_state(session, prompts.state)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _lines() -> Iterator[str]:
+    for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(MAX_INPUT + 1), b""), 1):
+        if len(raw) > MAX_INPUT:
+            raise InputError(f"line {number} has more than {MAX_INPUT:,} bytes", hint="send shorter messages")
         try:
             line = raw.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
             place = f"byte {error.start} is 0x{raw[error.start]:02x}"
             raise InputError(f"line {number} is not UTF-8: {place}", hint="send UTF-8") from None
-        if not line:
-            continue
-        try:
-            envelope = prompts.prepare(line)
-        except InstructionsError:
-            if session:  # the failure counts, and what was due stays due
-                write_state(session, prompts.state)
-            raise
-        parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
-        row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "line": envelope.line}
-        row |= {"system": envelope.system, "user": envelope.user}
-        print(escaped(json.dumps(row, ensure_ascii=False)), flush=True)  # this is the send: what fails here stays due
-        prompts.sent(envelope)
-        if session:
-            write_state(session, prompts.state)
+        if line:
+            yield line
+
+
+def _turn(prompts: SystemPromptManager, line: str, workspace: Path) -> bool:
+    """One line in, one line out; False when there was nothing to send, and why: what was due stays due."""
+    try:
+        envelope = prompts.prepare(line)
+    except InstructionsError as error:
+        row: dict[str, Any] = {"turn": prompts.state.turn + 1, "error": error.message}
+        print(escaped(json.dumps(row | {"next": _advice(error.hint, workspace)}, ensure_ascii=False)), flush=True)
+        return False
+    parts = [{"source": p.source, "change": p.change, "hash": p.hash} for p in envelope.parts]
+    row = {"turn": envelope.turn, "reasons": list(envelope.reasons), "injected": parts, "line": envelope.line}
+    row |= {"system": envelope.system, "user": envelope.user}
+    print(escaped(json.dumps(row, ensure_ascii=False)), flush=True)  # this is the send: what fails here stays due
+    prompts.sent(envelope)
+    return True
 
 
 def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Path | None, as_json: bool) -> None:
     settings = load_settings()
     state = read_state(session) if session else None
-    seen = state.seen if state else dict[str, Any]()
-    loaded = instruction_files(settings, workspace, folder).load()
-    count = counter(settings.counter)
-    now = {"instructions": loaded.instructions.hash, "rules": loaded.rules_hash}
-    rows: list[dict[str, Any]] = [
-        {
-            "kind": file.kind,
-            "path": file.path,
-            "size": file.size,
-            "tokens": count(file.text),
-            "hash": file.hash,
-            "includes": list(file.included),
-            "last_injected": seen[file.kind].turn
-            if file.kind in seen and seen[file.kind].hash == now[file.kind]
-            else None,
-        }
-        for file in (loaded.instructions, *loaded.rules)
-    ]
+    if session and state is None:
+        raise InputError(f"{str(session)!r} is not there", hint="lamina rules follow --session FILE writes it")
+    files = instruction_files(settings, workspace, folder)
+    _warn_missing(say, settings, files)
+    try:
+        loaded = files.load()
+    except InstructionsError as error:
+        raise InstructionsError(error.message, hint=_advice(error.hint, workspace), path=error.path) from None
+    elsewhere = state is not None and state.begun and state.workspace != files.workspace.root
+    rows = file_rows(loaded, state, counter(settings.counter))
     if as_json:
         found: dict[str, Any] = {"files": rows, "rules_hash": loaded.rules_hash}
         found |= {"counters": dict(state.counters)} if state else {}
         print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from lamina.cli.view import show_files
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("kind", "path", "size", "tokens", "hash", "last_injected", "includes"):
-        table.add_column(say[column], justify="right" if column in ("size", "tokens") else "left", overflow="fold")
-    for row in rows:
-        colour = "cyan" if row["kind"] == "instructions" else "blue"
-        included = Text(visible(", ".join(row["includes"])), style="dim")
-        table.add_row(
-            Text(row["kind"], style=colour), Text(visible(row["path"])), f"{row['size']:,}", f"{row['tokens']:,}",
-            row["hash"][:12], say["turn"].format(turn=row["last_injected"]) if row["last_injected"] else "—", included,
-        )  # fmt: skip
-    console = Console(highlight=False)
-    console.print(table)
-    if not loaded.rules:
-        console.print(Text(say["no_rules"], style="yellow"))
+    show_files(rows, say)
+    if not loaded.rules_text:
+        print(say["empty_rules"] if loaded.rules else say["no_rules"])
     if state:
-        console.print(Text(say["counters"].format(**state.counters), style="dim"))
+        print(say["counters"].format(**state.counters))
+    if elsewhere and state:
+        print(f"{say['note']}{say['colon']}{say['elsewhere'].format(path=visible(state.workspace))}")

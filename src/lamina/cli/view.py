@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -155,3 +156,20 @@ def _runs(segments: Sequence[Segment], full: bool) -> Iterator[list[Segment]]:
             yield list(run)
         else:
             yield from ([segment] for segment in run)
+
+
+def show_files(rows: list[dict[str, Any]], say: dict[str, str]) -> None:
+    """The instruction files in force, what each includes below it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("kind", "path", "size", "tokens", "hash", "last_injected"):
+        table.add_column(say[column], justify="right" if column in ("size", "tokens") else "left", overflow="fold")
+    for row in rows:
+        last = say["turn"].format(turn=row["last_injected"]) if row["last_injected"] else "—"
+        table.add_row(
+            Text(say[row["kind"]], style="cyan" if row["kind"] == "instructions" else "blue"),
+            Text(visible(row["path"])), f"{row['size']:,}", f"{row['tokens']:,}", row["hash"][:8],
+            Text(last + (say["changed_since"] if row["changed_since"] else "")),
+        )  # fmt: skip
+        for name in row["includes"]:
+            table.add_row("", Text(f"└ {visible(name)}", style="dim"))
+    Console(highlight=False).print(table)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 
 HIDDEN = (
-    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"  # controls, but for tab, line feed, form feed and carriage return
+    "\x00-\x08\x0b\x0d-\x1f\x7f-\x9f"  # controls, but for tab, line feed and form feed
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\u2800\ufdd0-\ufdef\ufffe\uffff\U00013430-\U00013440\U00016fe4\U0001d159"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U0010fffe\U0010ffff"
 )
 """Everything that may be invisible. A text without any of it costs one search."""
 MARKS = "\u061c\u200e\u200f"
@@ -38,7 +39,7 @@ VARIED = (
 )
 """What FE00 to FE02 vary besides ideographs: mathematics, Myanmar, Phags-pa, wide punctuation, Manichaean."""
 HIEROGLYPHS = "\U00013000-\U0001342f\U00013441-\U0001345f"
-PICTURES = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3200-\u32ff\U0001f000-\U0001fbff"
+PICTURES = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u27ff\u2900-\u2bff\u3030\u303d\u3200-\u32ff\U0001f000-\U0001fbff"
 """Emoji and symbols: FE0E and FE0F choose their style, and a joiner makes one picture of several."""
 COMBINING = "\u0300-\u034e\u0350-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff"
 LETTER = rf"[^\W\d_]|[{JOINING}{SPACELESS}]"
@@ -50,7 +51,10 @@ WELCOME = (
     ),
     rf"(?<=[{PICTURES}])[\ufe0e\ufe0f]",
     r"(?<=[0-9#*])[\ufe0e\ufe0f](?=\u20e3)",  # keycaps
-    rf"(?<=[{IDEOGRAPHS}])[\ufe00-\ufe02\U000e0100-\U000e01ef]",
+    rf"(?<=[{IDEOGRAPHS}])[\ufe00-\ufe02]",
+    r"\r$",  # a line's end; anywhere else it writes over what a terminal has shown
+    r"(?<=[\u2801-\u28ff])\u2800|\u2800(?=[\u2801-\u28ff])",  # the space of Braille
+    rf"(?<=[{HIEROGLYPHS}])[\U00013430-\U0001343f](?=[{HIEROGLYPHS}])",
     rf"(?<=[{VARIED}])[\ufe00-\ufe02]",
     rf"(?<=[{HIEROGLYPHS}])[\ufe00-\ufe06]",
     rf"(?<=[{PICTURES}])\u200d(?=[{PICTURES}])",
@@ -67,6 +71,10 @@ WELCOME = (
 )
 """Where hidden characters belong. None of these lets two of them stand side by side."""
 
+FEW_VARIANTS, MANY_LETTERS = 8, 10
+"""Selectors for the variant of an ideograph are for rare names: this many on a line, or one in so many characters. More
+of them would be a way to hide a text, a byte behind each character."""
+
 ANY = re.compile(f"[{HIDDEN}]")
 WHY = (
     (re.compile("[\u202a-\u202e\u2066-\u2069]"), "it changes the order in which text is shown"),
@@ -74,6 +82,7 @@ WHY = (
     (re.compile("[\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]"), "it selects no variant here"),
     (re.compile("[\u200c\u200d]"), "it joins or parts nothing here"),
     (re.compile(f"[{MARKS}]"), "no right-to-left letters on its line, or another hidden character before it"),
+    (re.compile("[\ufdd0-\ufdef\ufffe\uffff\U0010fffe\U0010ffff]"), "it is no character"),
     (re.compile("\xad"), "it does not stand inside a word"),
     (re.compile("[\x00-\x1f\x7f-\x9f]"), "it is a control character"),
 )
@@ -106,24 +115,38 @@ def hidden_characters(text: str) -> list[Hidden]:
 
 def _in_line(line: str) -> Iterator[int]:
     right_to_left: bool | None = None
+    variants = 0
     for found in _pattern().finditer(line):
+        at = found.start()
         if found["mark"]:
             if right_to_left is None:
                 right_to_left = any(_right_to_left(char) for char in line)
-            if not right_to_left:
-                yield found.start()
+            if not right_to_left or _among_latin(line, at):
+                yield at
+        elif found["variant"]:
+            variants += 1
+            if variants > max(FEW_VARIANTS, len(line) // MANY_LETTERS):
+                yield at
         elif found["hidden"]:
-            yield found.start()
+            yield at
+
+
+def _among_latin(line: str, at: int) -> bool:
+    """Between two letters that run from left to right a mark of direction changes nothing."""
+    return all(char.isascii() and char.isalnum() for char in (line[at - 1 : at] or "-", line[at + 1 : at + 2] or "-"))
 
 
 @cache
 def _pattern() -> re.Pattern[str]:
     """Compiled when the first text needs it: that takes some milliseconds, and most texts never do."""
-    return re.compile(f"{'|'.join(WELCOME)}|(?P<mark>(?<![{HIDDEN}])[{MARKS}])|(?P<hidden>[{HIDDEN}])")
+    return re.compile(
+        f"{'|'.join(WELCOME)}|(?P<mark>(?<![{HIDDEN}])[{MARKS}])|"
+        f"(?P<variant>(?<=[{IDEOGRAPHS}])[\U000e0100-\U000e012f])|(?P<hidden>[{HIDDEN}])"
+    )
 
 
 def _right_to_left(char: str) -> bool:
-    return char.isalpha() and unicodedata.bidirectional(char) in ("R", "AL")
+    return char.isalnum() and unicodedata.bidirectional(char) in ("R", "AL", "AN")
 
 
 def _name(char: str) -> str:

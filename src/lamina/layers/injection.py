@@ -27,6 +27,8 @@ MOST = 2.0
 MOVES = ("workspace changed", "model changed")
 TURNS = 15
 FAILURES = 3
+MANY = 10**15
+"""No session counts so far."""
 JOIN = "\n\n"
 WORDS: dict[Change, dict[Source, dict[str, str]]] = {
     "replaces": {
@@ -55,9 +57,9 @@ class InjectionSettings:
             raise SettingsError(f"no words in the language {shown(self.lang)}", hint="en or zh")
         if not isinstance(self.enabled, bool) or not isinstance(self.cadence, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise SettingsError(f"enabled is {shown(self.enabled)}, cadence is {shown(self.cadence)}", hint="True, {…}")
+        for name in set(self.cadence) - set(SOURCES):
+            raise SettingsError(f"no source named {shown(name)} has a cadence", hint=f"known: {', '.join(SOURCES)}")
         for name, turns in (("turns", self.turns), *self.cadence.items()):
-            if name not in SOURCES and turns is not self.turns:
-                raise SettingsError(f"no source named {shown(name)} has a cadence", hint=f"known: {', '.join(SOURCES)}")
             if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise SettingsError(f"the cadence {name} is {shown(turns)}", hint="a whole number of at least 1")
 
@@ -72,6 +74,7 @@ class Counters:
     failed: int = 0
     stale_rule_turns: int = 0
     """Turns that were sent while the model saw other rules than the file holds; 0 unless re-injection is off."""
+    failed_in_a_row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,9 @@ class InjectionState:
             turn, level, noted = data["turn"], data["level"], tuple(data["noted"])
             counters = asdict(Counters(**data.get("counters", {})))
             numbers = [turn, level, *(was.turn for was in seen.values()), *counters.values()]
-            honest = all(type(number) is int and number >= 0 for number in numbers) and level in (0, *LEVELS)
+            names = [data["workspace"], data["model"], *(was["hash"] for was in data["seen"].values())]
+            honest = all(type(number) is int and 0 <= number < MANY for number in numbers) and level in (0, *LEVELS)
+            honest = honest and all(isinstance(name, str) for name in names) and isinstance(data["noted"], list)
             late = any(was.turn > turn for was in seen.values())
             if not honest or late or not set(seen) <= set(SOURCES) or not set(noted) <= {"compaction", "resume"}:
                 raise ValueError
@@ -230,9 +235,9 @@ class SystemPromptManager:
         self._state = state or InjectionState()
         self._log = log or logging.getLogger("lamina.injection")
         self._prepared: PromptEnvelope | None = None
-        self._failures, self._warned = 0, False
-        self._noted_before: tuple[str, ...] = ()
-        """What had been noted when the last envelope was prepared; what came after it stays due."""
+        self._warned = False
+        self._since: tuple[str, ...] = ()
+        """What was noted after the last envelope had been prepared: it stays due."""
 
     @property
     def state(self) -> InjectionState:
@@ -257,7 +262,7 @@ class SystemPromptManager:
         after = InjectionState(turn, self._files.workspace.root, self._model, seen, level)
         if not first and not self.settings.enabled:  # what was missed while switched off stays due
             after = replace(after, level=min(level, self._state.level), noted=self._state.noted)
-        self._noted_before = self._state.noted
+        self._since = ()
         self._prepared = PromptEnvelope(
             turn, reasons, parts, phase_prompt, user_input, not self._state.begun, loaded, after, self.settings.lang
         )
@@ -267,8 +272,7 @@ class SystemPromptManager:
         """The send succeeded: now, and only now, the state moves (I7)."""
         if envelope is None or envelope is not self._prepared:  # pyright: ignore[reportUnnecessaryComparison] -- callers without a type checker
             raise LayerError("this is not the envelope that was prepared last", hint="prepare, send, sent")
-        since = tuple(reason for reason in self._state.noted if reason not in self._noted_before)
-        self._state = replace(envelope.after, noted=(*envelope.after.noted, *since))
+        self._state = replace(envelope.after, noted=tuple(dict.fromkeys((*envelope.after.noted, *self._since))))
         self._prepared = None
         if envelope.parts:
             begins = envelope.first or bool(set(envelope.reasons) & set(MOVES))
@@ -281,19 +285,22 @@ class SystemPromptManager:
     def reset(self) -> None:
         """A new session: the next injection is the first."""
         self._state, self._prepared = InjectionState(), None
-        self._failures, self._warned = 0, False
+        self.counters.failed_in_a_row, self._warned = 0, False
 
     def switch(self, *, files: InstructionFiles | None = None, model: str | None = None) -> None:
         """Another workspace or another model: the next injection is a first one."""
+        if not isinstance(files, InstructionFiles | None) or not isinstance(model, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise LayerError(f"files={shown(files)}, model={shown(model)}", hint="InstructionFiles(…), a name")
         self._files = files or self._files
         self._model = self._model if model is None else model
         self._prepared = None
-        self._failures, self._warned = 0, False
+        self.counters.failed_in_a_row, self._warned = 0, False
 
     def note(self, reason: Literal["compaction", "resume"]) -> None:
         """The model may have lost what it was told: bring everything with the next turn."""
         if reason not in ("compaction", "resume"):
             raise LayerError(f"{shown(reason)} cannot be noted", hint="compaction or resume")
+        self._since += (reason,)
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
 
@@ -302,13 +309,12 @@ class SystemPromptManager:
             loaded = self._files.load()
         except InstructionsError as error:
             self.counters.failed += 1
-            self._failures += 1
-            if self._failures % FAILURES == 0:
-                self._log.error(
-                    "[SystemPrompt] %d failed reads in a row, check %s: %s", self._failures, error.path, error
-                )
+            self.counters.failed_in_a_row += 1
+            row = self.counters.failed_in_a_row
+            if row % FAILURES == 0:
+                self._log.error("[SystemPrompt] %d failed reads in a row, check %s: %s", row, error.path, error)
             raise
-        self._failures = 0
+        self.counters.failed_in_a_row = 0
         if not loaded.rules_text and not self._warned:
             what = "rules file is empty" if loaded.rules else "workspace has no rules"
             self._log.warning("[SystemPrompt] the %s: only the instructions are injected", what)

@@ -21,11 +21,12 @@ Kind = Literal["instructions", "rules"]
 
 MAX_DEPTH = 5
 MAX_FILES = 250
+NOBODYS = (".git", ".hg", ".svn")
 RULES, NESTED = ".lamina/rules.md", "AGENTS.md"
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
 
 _INCLUDE = re.compile(r"^@(\S+)[ \t\r]*$", re.MULTILINE)
-_NEARLY = re.compile(r"[ \t]{0,3}@[^\s@][^@]*[./][^@]*$")
+_NEARLY = re.compile(r"[ \t]{0,3}@[^\s@]")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
@@ -165,6 +166,8 @@ class _Reading:
         places = ", ".join(map(str, file.hidden[:5])) + (f" and {n} more" if (n := len(file.hidden) - 5) > 0 else "")
         name = workspace.label + file.path
         hint = f"remove them, or approve them as they are: lamina rules approve {_quoted(name)}"
+        if self.approvals is None:
+            hint = "remove them, or hand in the file of approvals: InstructionFiles(…, approvals=…)"
         if self.approvals and file.hash in self.approvals:
             if not self.approvals.lie_in(self.root):
                 self.approved[file.hash] = None
@@ -187,7 +190,8 @@ class InstructionFiles:
 
     Both paths are relative to the workspace. Empty instructions are the shipped ones; only they may also be an absolute
     path elsewhere, so take such a path from the operator and never from a file in the workspace. Where there are no
-    rules, every file named `nested` from the workspace down to `folder` counts.
+    rules, every file named `nested` from the workspace down to `folder` counts. `approvals` is the file that
+    `lamina rules approve` writes. Absolute instructions below `home` never lead out of it.
     """
 
     def __init__(
@@ -198,10 +202,12 @@ class InstructionFiles:
         rules: AnyPath = RULES,
         nested: str = NESTED,
         folder: AnyPath = "",
-        approvals: Approvals | None = None,
+        approvals: Approvals | AnyPath | None = None,
+        home: AnyPath = "",
     ) -> None:
         self.workspace = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
-        self.approvals = approvals
+        self.approvals = approvals if isinstance(approvals, Approvals | None) else Approvals(approvals)
+        self._home = os.fspath(home)
         self._shipped = not os.fspath(instructions)
         self._instructions = (
             (self._other(SHIPPED, "lamina/"), "instructions.md")
@@ -246,31 +252,46 @@ class InstructionFiles:
         faults: list[InstructionsError] = []
         files: dict[str, InstructionFile] = {}
         notes: dict[str, None] = {}
-        nested = [f"{level}{self._name}" for level in self._folders()] if everywhere else self._nested
+        nested = [f"{level}{self._name}" for level in self._folders(faults)] if everywhere else self._nested
         places = [self._instructions, self._rules, *((self.workspace, path) for path in nested)]
         with trail() as handles:
             for place in places:
-                if place is not self._instructions and self._rules[1] in files and not everywhere:
-                    break  # the rules file is there, so nested ones do not count
                 reading = _Reading(self.workspace, self.approvals, handles, faults)
                 try:
                     first = place is self._instructions
                     file = self._read_instructions(reading) if first else reading.file("rules", *place)
+                    if isinstance(file, Missing) and place[0] is self.workspace and not everywhere:
+                        self._check_folder(file, place[1])
                 except InstructionsError as fault:
                     faults.append(fault)
                     continue
                 if not isinstance(file, Missing):
+                    if place[1] != self._rules[1] and self._rules[1] in files:
+                        notes[f"{file.path} is not in force: {self._rules[1]} is there"] = None
                     files[file.path] = file
                     notes |= {note: None for text in reading.files.values() for note in _notes(place[0].label, text)}
+        if not faults and not everywhere:
+            try:
+                self.load()  # what holds for all of them together
+            except InstructionsError as fault:
+                faults.append(fault)
         once = {fault.message: fault for fault in faults}
         return Checked(tuple(files.values()), tuple(once.values()), tuple(notes))
 
-    def _folders(self) -> Iterator[str]:
-        """Every folder of the workspace, links not followed; `.git` and its like are nobody's working folders."""
-        for found, folders, _ in os.walk(self.workspace.root):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            inside = os.path.relpath(found, self.workspace.root)
-            yield "" if inside == "." else f"{inside}/"
+    def _folders(self, faults: list[InstructionsError]) -> Iterator[str]:
+        """Every folder of the workspace but those of version control; links are not followed."""
+        ahead = [""]
+        while ahead:
+            folder = ahead.pop()
+            yield folder
+            try:
+                with os.scandir(self.workspace.full(folder)) as found:
+                    names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+            except OSError as error:
+                what = f"cannot be looked into: {error.strerror}"
+                faults.append(self.workspace.refusal(folder or ".", what, "allow lamina's user to read it"))
+                continue
+            ahead += [f"{folder}{name}/" for name in sorted(names, reverse=True) if name not in NOBODYS]
 
     def _fresh(self, state: _State) -> bool:
         stat = self.workspace.stat
@@ -313,13 +334,18 @@ class InstructionFiles:
         for path in self._nested:
             file = reading.file("rules", self.workspace, path)
             if isinstance(file, Missing):
-                if file.path != path and not os.path.isdir(self.workspace.full(posixpath.dirname(path))):
-                    raise self.workspace.refusal(posixpath.dirname(path), "is not there", "check the working folder")
+                self._check_folder(file, path)
                 continue
             identity = reading.files[self.workspace.full(path)].key[3:]
             found.pop(identity, None)  # a link to one above would give its rules twice: the nearest place counts
             found[identity] = file
         yield from found.values()
+
+    def _check_folder(self, missing: Missing, path: str) -> None:
+        """That a nested file is not there is well; that its folder is not there is a slip."""
+        folder = posixpath.dirname(path)
+        if path in self._nested and missing.path != path and not os.path.isdir(self.workspace.full(folder)):
+            raise self.workspace.refusal(folder, "is not there", "check the working folder")
 
     def _placed(self, path: str) -> tuple[Workspace, str]:
         if not os.path.isabs(path):
@@ -327,6 +353,9 @@ class InstructionFiles:
         inside = below(self.workspace.root, path)
         if inside is not None:
             return self.workspace, inside
+        inside = below(self._home, path) if self._home else None
+        if inside is not None:
+            return self._other(self._home, self._home.rstrip("/") + "/"), inside
         folder, name = os.path.split(path)
         return self._other(folder, folder.rstrip("/") + "/"), name
 
@@ -372,8 +401,8 @@ def _lines(text: str, *, code: bool = True) -> Iterator[tuple[int, str, str | No
 def _notes(label: str, file: FileText) -> Iterator[str]:
     """Lines that look like includes and are none: what follows the @ has a space in it, or stands behind some."""
     for number, line, target in _lines(file.text, code=False):
-        if target is None and (found := _NEARLY.match(line)):
-            yield f"{label}{file.path}:{number} is text, not an include: {shown(found[0].strip())}"
+        if target is None and _NEARLY.match(line) and line.count("@") == 1 and ("/" in line or "." in line):
+            yield f"{label}{file.path}:{number} is text, not an include: {shown(line.strip())}"
 
 
 def _include_error(where: str, what: str, path: str) -> InstructionsError:
