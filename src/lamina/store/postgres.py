@@ -27,6 +27,7 @@ LOST = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     OSError,
 )
 """The connection is gone; what was not committed is rolled back by the server."""
@@ -153,16 +154,20 @@ class Attempt:
     async def run(self, connection: Any, make: Make[T]) -> T:
         level = "repeatable_read" if self._readonly else "read_committed"
         transaction = connection.transaction(isolation=level, readonly=self._readonly)
-        await transaction.start()
-        driven = False
         try:
-            self.result = await self._drive(connection, make)
-            driven = True
-        finally:
-            if not driven:  # an error, a refusal of ours, or the caller has left
-                await self._undo(transaction)
-        self.committing = not self._readonly
-        await transaction.commit()
+            await transaction.start()
+            driven = False
+            try:
+                self.result = await self._drive(connection, make)
+                driven = True
+            finally:
+                if not driven:  # an error, a refusal of ours, or the caller has left
+                    await self._undo(transaction)
+            self.committing = not self._readonly
+            await transaction.commit()
+        except LOST:
+            connection.terminate()  # asyncpg may still think that it works
+            raise
         return cast("T", self.result)
 
     async def _undo(self, transaction: Any) -> None:
