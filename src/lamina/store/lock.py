@@ -5,6 +5,7 @@ The file is never removed: the kernel's lock on it counts, and that ends with th
 
 import fcntl
 import os
+import time
 
 from lamina.errors import StoreBusyError, StoreError
 
@@ -26,12 +27,26 @@ class OwnerLock:
                 hint="go through that process, end it, or use PostgreSQL for more than one process",
                 pid=pid,
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._file, f"{os.getpid():<20}\n".encode(), 0)
 
     def _holder(self) -> int:
-        text = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
+        """Who has it. One that has just taken the lock may not have written its number yet: look again for a moment."""
+        for _ in range(50):
+            text = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            if text.isdigit() and _alive(int(text)):
+                return int(text)
+            time.sleep(0.01)
+        return 0
 
     def release(self) -> None:
         os.close(self._file)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
