@@ -12,6 +12,7 @@ MESSAGE = "owner, session_id, seq, message_id, turn_id, role, content, extra, st
 _INSERT = (
     "owner, session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, tokens, created"
 )
+NONE: dict[str, Any] = {}
 ROLES = ("system", "user", "assistant", "tool")
 Placed = tuple[int, AnyMessage, MessageState, int]
 """A message with its number, state and tokens."""
@@ -19,7 +20,7 @@ Placed = tuple[int, AnyMessage, MessageState, int]
 
 def message_of(row: Row) -> StoredMessage:
     values = list(row)
-    values[6], values[7], values[9] = load(values[6]), load(values[7]), bool(values[9])
+    values[6], values[7], values[9] = load(values[6]), NONE if values[7] == "{}" else load(values[7]), bool(values[9])
     return StoredMessage(*values)
 
 
@@ -65,11 +66,14 @@ def put_messages(
 
 
 def put_words(db: Database, owner: str, session_id: str, texts: Sequence[tuple[int, str]]) -> Steps[None]:
-    for seq, text in texts:
-        found = words(text)
-        if found:
-            yield (
-                "INSERT INTO message_words (owner, session_id, seq, words) "
-                f"VALUES (?, ?, ?, {db.dialect.words_value}) ON CONFLICT (owner, session_id, seq) DO NOTHING",
-                (owner, session_id, seq, db.dialect.words(owner, found)),
-            )
+    """Make messages findable by their words."""
+    indexed = [(seq, found) for seq, text in texts if (found := words(text))]
+    rows = [(owner, session_id, seq, db.dialect.words(owner, found)) for seq, found in indexed]
+    for at in range(0, len(rows), 100):
+        batch = rows[at : at + 100]
+        places = ", ".join([f"(?, ?, ?, {db.dialect.words_value})"] * len(batch))
+        yield (
+            f"INSERT INTO message_words (owner, session_id, seq, words) VALUES {places} "
+            "ON CONFLICT (owner, session_id, seq) DO NOTHING",
+            [value for row in batch for value in row],
+        )

@@ -28,8 +28,8 @@ MAX_GROUP = 256
 READERS = 3
 IDLE = 0.5
 """Seconds without work after which the writer checkpoints."""
-PASSIVE_SIZE, TRUNCATE_SIZE = 4 << 20, 64 << 20
-"""Bytes of WAL from which on the writer checkpoints at once, and from which on it also cuts the file."""
+WAL_SIZE = 4 << 20
+"""Bytes of WAL from which on the writer checkpoints without waiting for a pause."""
 
 
 def _mark(owner: str) -> str:
@@ -194,14 +194,14 @@ class SqliteDatabase:
             loop.call_soon_threadsafe(started.set_exception, failure)
             return
         loop.call_soon_threadsafe(started.set_result, version)
-        checkpointed = 0
+        limit = WAL_SIZE
         while True:
             group = self._next_group()
             if group is None:
                 break
             if group:
                 self._commit(connection, group)
-            checkpointed = self._checkpoint(connection, idle=not group, last=checkpointed)
+            limit = self._checkpoint(connection, idle=not group, limit=limit)
         with contextlib.suppress(sqlite3.Error):  # what stays in the WAL is durable there and read at the next start
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
@@ -262,18 +262,18 @@ class SqliteDatabase:
             return len(group) == 1
         return True
 
-    def _checkpoint(self, connection: sqlite3.Connection, *, idle: bool, last: int) -> int:
-        """Bring the WAL home when it is large or nothing else is to do; returns its size."""
+    def _checkpoint(self, connection: sqlite3.Connection, *, idle: bool, limit: int) -> int:
+        """Bring the WAL home when it has passed the limit or nothing else is to do; returns the next limit."""
         try:
             size = os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
-            return 0
-        if size >= PASSIVE_SIZE or (idle and size != last):
-            kind = "TRUNCATE" if size >= TRUNCATE_SIZE else "PASSIVE"
-            with contextlib.suppress(sqlite3.Error):  # the WAL stays valid; the next checkpoint tries again
-                connection.execute(f"PRAGMA wal_checkpoint({kind})")
-                return os.stat(f"{self.path}-wal").st_size
-        return last
+            if size < limit and not (idle and size):
+                return limit
+            connection.execute("PRAGMA busy_timeout = 0")  # a long read must not hold up the writer
+            busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            connection.execute("PRAGMA busy_timeout = 5000")
+        except (FileNotFoundError, sqlite3.Error):  # the WAL stays valid; the next checkpoint tries again
+            return limit + WAL_SIZE
+        return size + WAL_SIZE if busy else WAL_SIZE
 
     async def aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """For maintenance: run a function on a connection and a thread of its own."""
