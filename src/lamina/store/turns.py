@@ -1,0 +1,276 @@
+"""Turns: the question is stored before anything is sent, chunks before they are shown, the answer in one transaction.
+
+A turn that nobody answers any more (its lease has run out) is ended by `recover`, with what it had so far.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lamina.errors import LeaseError, MessageError, shown
+from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
+from lamina.store.jobs import add_jobs
+from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
+from lamina.types import AnyMessage, FinalState, NewJob, TurnRecord, text_hash
+
+COLUMNS = (
+    "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "
+    "error, created, finished, lease_until"
+)
+LEASE = 60.0
+RECOVERED = "ended by recovery: nobody answered it any more"
+
+
+def turn_of(row: Row) -> TurnRecord:
+    values = list(row)
+    values[3], values[9], values[10] = values[3] or "", load(values[9]), load(values[10])
+    return TurnRecord(*values)
+
+
+def get_turn(owner: str, turn_id: str) -> Steps[TurnRecord]:
+    rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND turn_id = ?", (owner, turn_id)
+    if not rows:
+        raise missing("turn", turn_id)
+    return turn_of(rows[0])
+
+
+def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
+    """The session's next numbers; returns the first. The row stays locked until the transaction ends."""
+    rows = yield (
+        "UPDATE chat_session SET last_seq = last_seq + ?, updated = ? WHERE owner = ? AND session_id = ? "
+        "RETURNING last_seq",
+        (count, now, owner, session_id),
+    )
+    if not rows:
+        raise missing("session", session_id)
+    activity = yield from count_on(owner, "activity")
+    yield "UPDATE chat_session SET activity = ? WHERE owner = ? AND session_id = ?", (activity, owner, session_id)
+    return int(rows[0][0]) - count + 1
+
+
+def _begin(
+    db: Database, owner: str, session_id: str, message: AnyMessage, key: str, now: float, lease: float, tokens: int
+) -> Steps[TurnRecord]:
+    if key:
+        rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND key = ?", (owner, key)
+        if rows:
+            return replace(turn_of(rows[0]), repeated=True)
+    seq = yield from take_numbers(owner, session_id, 2, now)
+    turn = TurnRecord(
+        owner=owner, turn_id=new_id(), session_id=session_id, key=key, state="streaming", user_message_id=new_id(),
+        user_seq=seq, answer_message_id=new_id(), answer_seq=seq + 1, usage={}, receipt={}, error="", created=now,
+        finished=None, lease_until=now + lease,
+    )  # fmt: skip
+    values: list[Any] = [getattr(turn, name) for name in COLUMNS.split(", ")]
+    values[3], values[9], values[10] = key or None, "{}", "{}"
+    yield from insert("turn", COLUMNS, [values])
+    yield from put_messages(
+        db, owner, session_id, turn.turn_id,
+        [(seq, message, "complete", tokens), (seq + 1, {"role": "assistant", "content": ""}, "streaming", 0)],
+        now, [turn.user_message_id, turn.answer_message_id],
+    )  # fmt: skip
+    return turn
+
+
+def _hold(owner: str, turn_id: str, until: float) -> Steps[TurnRecord]:
+    """Renew the lease of a turn that still streams; this also locks its row."""
+    rows = yield (
+        f"UPDATE turn SET lease_until = ? WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
+        (until, owner, turn_id),
+    )
+    if rows:
+        return turn_of(rows[0])
+    turn = yield from get_turn(owner, turn_id)
+    raise _ended(turn)
+
+
+def _ended(turn: TurnRecord) -> LeaseError:
+    return LeaseError(f"turn {turn.turn_id!r} has already ended: {turn.state}", hint="begin a new turn")
+
+
+def _chunk(owner: str, turn_id: str, n: int, text: str, until: float) -> Steps[None]:
+    yield from _hold(owner, turn_id, until)
+    yield from insert("chunk", "owner, turn_id, n, text", [(owner, turn_id, n, dump(text))], "ON CONFLICT DO NOTHING")
+
+
+def _chunks(owner: str, turn_id: str, after: int = -1) -> Steps[list[tuple[int, str]]]:
+    rows = yield (
+        "SELECT n, text FROM chunk WHERE owner = ? AND turn_id = ? AND n > ? ORDER BY n",
+        (
+            owner,
+            turn_id,
+            after,
+        ),
+    )
+    return [(int(row[0]), load(row[1])) for row in rows]
+
+
+def _add(
+    db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float
+) -> Steps[list[str]]:
+    """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
+    turn = yield from _hold(owner, turn_id, until)
+    if not messages:
+        return []
+    if folded:
+        yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
+    first = yield from take_numbers(owner, turn.session_id, len(messages), now)
+    places = [turn.answer_seq, *range(first, first + len(messages))]
+    yield (
+        "UPDATE conversation SET seq = ? WHERE owner = ? AND session_id = ? AND seq = ?",
+        (places[-1], owner, turn.session_id, turn.answer_seq),
+    )
+    yield "UPDATE turn SET answer_seq = ? WHERE owner = ? AND turn_id = ?", (places[-1], owner, turn_id)
+    placed: list[Placed] = [(seq, message, "complete", 0) for seq, message in zip(places, messages, strict=False)]
+    return (yield from put_messages(db, owner, turn.session_id, turn_id, placed, now))
+
+
+def _finish(
+    db: Database, owner: str, turn_id: str, state: FinalState, answer: AnyMessage | None, values: Mapping[str, Any],
+    texts: Mapping[str, str], injection: Mapping[str, Any] | None, jobs: Sequence[NewJob], tokens: int, now: float,
+) -> Steps[TurnRecord]:  # fmt: skip
+    rows = yield (
+        f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
+        (state, *values.values(), now, owner, turn_id),
+    )
+    if not rows:
+        turn = yield from get_turn(owner, turn_id)
+        if turn.state != state or turn.error == RECOVERED:
+            raise _ended(turn)
+        return replace(turn, repeated=True)
+    turn = turn_of(rows[0])
+    if answer is None:
+        kept = yield from _chunks(owner, turn_id)
+        answer = {"role": "assistant", "content": "".join(text for _, text in kept)}
+    _, content, extra = parts(answer)
+    yield (
+        "UPDATE conversation SET content = ?, extra = ?, state = ?, tokens = ? "
+        "WHERE owner = ? AND session_id = ? AND seq = ?",
+        (content, extra, state, tokens, owner, turn.session_id, turn.answer_seq),
+    )
+    yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
+    yield from put_words(db, owner, turn.session_id, [(turn.answer_seq, text_in(answer.get("content")))])
+    yield from insert(
+        "layer_text", "owner, hash, text", [(owner, name, dump(text)) for name, text in sorted(texts.items())],
+        "ON CONFLICT DO NOTHING",
+    )  # fmt: skip
+    yield from insert(
+        "turn_text",
+        "owner, turn_id, hash",
+        [(owner, turn_id, name) for name in sorted(texts)],
+        "ON CONFLICT DO NOTHING",
+    )
+    changes: dict[str, Any] = {"updated": now} | ({} if injection is None else {"injection": dump(injection)})
+    yield (
+        f"UPDATE chat_session SET {', '.join(f'{name} = ?' for name in changes)} WHERE owner = ? AND session_id = ?",
+        (*changes.values(), owner, turn.session_id),
+    )
+    yield from add_jobs(owner, jobs, now)
+    return turn
+
+
+def _list(owner: str, session_id: str) -> Steps[list[TurnRecord]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND session_id = ? ORDER BY user_seq",
+        (owner, session_id),
+    )
+    return [turn_of(row) for row in rows]
+
+
+def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
+    rows = yield (
+        "SELECT owner, turn_id FROM turn WHERE state = 'streaming' AND lease_until < ? ORDER BY lease_until LIMIT ?",
+        (before, limit),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+class Turns:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def begin(
+        self,
+        owner: str,
+        session_id: str,
+        message: AnyMessage,
+        *,
+        key: str = "",
+        lease: float = LEASE,
+        tokens: int = 0,
+    ) -> TurnRecord:
+        """Store the question and a place for the answer. The same key again gives the same turn, `repeated`."""
+        now = self._clock()
+        clean(key, "the key")
+        parts(message)
+        return await self._db.write(
+            owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens)
+        )
+
+    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None:
+        """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease."""
+        until = self._clock() + lease
+        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, until))
+
+    async def chunks(self, owner: str, turn_id: str, *, after: int = -1) -> Sequence[tuple[int, str]]:
+        """The pieces of an answer that still streams."""
+        return await self._db.read(owner, lambda: _chunks(owner, turn_id, after))
+
+    async def add(
+        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE
+    ) -> Sequence[str]:
+        """Tool calls and results inside the turn, before its answer; returns their message ids.
+
+        `folded` says that the chunks so far are in these messages, as the text beside a tool call is; they go.
+        """
+        now = self._clock()
+        for message in messages:
+            parts(message)
+        return await self._db.write(owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease))
+
+    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE) -> None:
+        until = self._clock() + lease
+        await self._db.write(owner, lambda: _hold(owner, turn_id, until))
+
+    async def finish(
+        self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
+        usage: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
+        texts: Mapping[str, str] | None = None, injection: Mapping[str, Any] | None = None,
+        jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
+    ) -> TurnRecord:  # fmt: skip
+        """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it."""
+        now = self._clock()
+        values = {"usage": dump(usage or {}), "receipt": dump(receipt or {}), "error": clean(error, "the error")}
+        for name, text in (texts or {}).items():
+            if name != text_hash(text):
+                raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
+        return await self._db.write(
+            owner,
+            lambda: _finish(
+                self._db, owner, turn_id, state, answer, values, texts or {}, injection, jobs, tokens, now
+            ),
+        )  # fmt: skip
+
+    async def get(self, owner: str, turn_id: str) -> TurnRecord:
+        return await self._db.read(owner, lambda: get_turn(owner, turn_id))
+
+    async def list(self, owner: str, session_id: str) -> Sequence[TurnRecord]:
+        return await self._db.read(owner, lambda: _list(owner, session_id))
+
+    async def recover(self, *, everything: bool = False, limit: int = 1_000) -> Sequence[TurnRecord]:
+        """End the turns whose lease has run out, as interrupted, with their chunks as the answer. For all owners.
+
+        `everything` also takes those whose lease still runs: right when this process has just become the only one.
+        """
+        now = self._clock()
+        values = {"error": RECOVERED}
+        ended: list[TurnRecord] = []
+        for owner, turn_id in await self._db.system(lambda: _open(2.0**62 if everything else now, limit)):
+            steps = (owner, turn_id, "interrupted", None, values, dict[str, str](), None, (), 0, now)
+            try:
+                ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
+            except LeaseError:  # it was finished after all, between the two looks
+                continue
+        return ended
