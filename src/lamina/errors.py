@@ -9,6 +9,7 @@ LaminaError
 │   └── InstructionsError a file of instructions or rules that is missing, unreadable or not to be trusted
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
+├── EmbedderError      an embedder that is missing, cannot be reached or gives no vectors
 ├── ToolError          a tool that cannot be registered
 ├── SettingsError      a setting with a value that cannot be used
 └── InputError         a file or option given to a command that cannot be used
@@ -75,6 +76,10 @@ class OwnerError(LaminaError):
 class CounterError(LaminaError, ValueError):
     exit_code = 2
     status = 400
+
+
+class EmbedderError(LaminaError):
+    status = 502
 
 
 class ToolError(LaminaError, ValueError):

@@ -1,0 +1,177 @@
+"""How words, meaning, days and age become one score: the mixture is decided for each question by how sure each side is.
+
+Pure arithmetic over one owner's evidence. No I/O, no clock.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.days import Span, spans
+from lamina.words import normal, terms, weight
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+CONTEXT_WEIGHT, CONTEXT_DECAY, CONTEXT_TURNS = 0.5, 0.9, 12
+EMBEDDED_TURNS, EMBEDDED_PARTS, EMBEDDED_CHARACTERS = 6, 6, 600
+MEANING, LEAST_MEANING, MOST_MEANING = 0.06, 0.1, 2.5
+"""The vectors' share is MEANING divided by how much of the question's words the best row covers."""
+PARTS = 0.3
+ASKING = 0.15
+"""What a row that asks something loses: who asks does not tell."""
+RECENT, RECENT_DAYS = 0.15, 30.0
+IMPORTANT = 0.15
+NEAR_DAYS, NEAR_SHARE = 3, 0.6
+_PART = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question, the words around it (oldest first), and what an embedder made of `passages(text, context)`."""
+
+    text: str
+    context: tuple[str, ...] = ()
+    today: date | None = None
+    vectors: Floats | None = None
+    model: str = ""
+    before: int | None = None
+    """Only rows with a smaller change number exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known about each row; `total` is what a row with every word of the question would score."""
+
+    words: Floats
+    total: float
+    meaning: Floats | None
+    there: NDArray[np.bool_]
+    asks: NDArray[np.bool_]
+    day: Ints
+    mentioned: Ints
+    mentions: Ints
+    importance: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    score: Floats
+    words: Floats
+    meaning: Floats
+    day: Floats
+
+
+def passages(text: str, context: tuple[str, ...] = ()) -> list[str]:
+    """What to embed for a question: itself, itself with the words around it, these one by one, and its sentences."""
+    asked = [text[-EMBEDDED_CHARACTERS:]]
+    around = _around(text, context)[-EMBEDDED_TURNS:]
+    if around:
+        asked.append("\n".join([*around, text])[-EMBEDDED_CHARACTERS:])
+        asked += [turn[:EMBEDDED_CHARACTERS] for turn in around]
+    return asked + sentences(text)
+
+
+def sentences(text: str) -> list[str]:
+    """The last sentences of a text with more than one; none for a single sentence."""
+    found = [part for piece in _PART.split(text) if len(part := piece.strip()) >= 4]
+    return [part[:EMBEDDED_CHARACTERS] for part in found[-EMBEDDED_PARTS:]] if len(found) > 1 else []
+
+
+def _around(text: str, context: tuple[str, ...]) -> list[str]:
+    return [turn for turn in context if turn.strip() and not turn.endswith(text)]
+
+
+def query_weights(query: Query) -> dict[str, float]:
+    """The terms of the question and, weaker the older, of the words around it."""
+    weights = {term: weight(term) * (1 + 0.3 * float(np.log(n))) for term, n in Counter(terms(query.text)).items()}
+    share = CONTEXT_WEIGHT
+    for turn in reversed(_around(query.text, query.context)[-CONTEXT_TURNS:]):
+        for term in set(terms(turn)):
+            weights[term] = max(weights.get(term, 0.0), share * weight(term))
+        share *= CONTEXT_DECAY
+    return dict(sorted(weights.items()))
+
+
+def fuse(query: Query, evidence: Evidence) -> Fused:
+    """One score a row; 0 for rows that do not count."""
+    words = np.where(evidence.there, evidence.words * (1 - ASKING * evidence.asks), 0).astype(np.float32)
+    best = float(words.max(initial=0.0))
+    covered = best / evidence.total if evidence.total > 0 else 0.0
+    words = words / best if best > 0 else words
+    share = min(max(MEANING / covered if covered > 0 else MOST_MEANING, LEAST_MEANING), MOST_MEANING)
+    meaning = _meaning(query, evidence)
+    day = _days(spans(normal(query.text), query.today), evidence)
+    score = words * (1 + day) + np.float32(share) * meaning * (1 + day / 2)
+    score *= 1 + _prior(query, evidence)
+    score = np.where(evidence.there, score, 0).astype(np.float32)
+    return Fused(score, words, meaning, day)
+
+
+def _meaning(query: Query, evidence: Evidence) -> Floats:
+    """Cosines with the question and its surroundings as one direction, and with its best sentence, to at most 1."""
+    cosines = evidence.meaning
+    if cosines is None:
+        return np.zeros(len(evidence.there), np.float32)
+    around = len(_around(query.text, query.context)[-EMBEDDED_TURNS:])
+    mixed = cosines[0].copy()
+    used = 1
+    if around:
+        mixed += cosines[1] + cosines[2 : 2 + around].mean(axis=0)
+        mixed /= 3
+        used = 2 + around
+    if len(cosines) > used:
+        mixed += np.float32(PARTS) * cosines[used:].max(axis=0)
+    mixed = np.where(evidence.there, np.maximum(mixed, 0), 0).astype(np.float32)
+    best = float(mixed.max(initial=0.0))
+    return mixed / best if best > 0 else mixed
+
+
+def _days(asked: list[Span], evidence: Evidence) -> Floats:
+    """How well a row's own day, or a day it speaks of, lies in a span that the question names."""
+    fit = np.zeros(len(evidence.there), np.float32)
+    for first, last in [pair for span in asked for pair in _dated(span, evidence.day)]:
+        inside = (evidence.day >= first) & (evidence.day < last)
+        fit[inside] = 1
+        if last - first <= 7:
+            far = np.where(evidence.day < first, first - evidence.day, evidence.day - last + 1)
+            close = ~inside & (far <= NEAR_DAYS)
+            fit[close] = np.maximum(fit[close], NEAR_SHARE / (1 + far[close]))
+        low, high = evidence.mentions[:, 0], evidence.mentions[:, 1]
+        shared = np.maximum(np.minimum(high, last) - np.maximum(low, first), 0) / np.maximum(high - low, 1)
+        np.maximum.at(fit, evidence.mentioned, shared.astype(np.float32))
+    return fit
+
+
+def _dated(span: Span, days: Ints) -> list[tuple[int, int]]:
+    """A span in ordinals; one without a year in every year that the rows have."""
+    if span[0].year > 1:
+        return [(span[0].toordinal(), span[1].toordinal())]
+    known = days[days > 0]
+    if not len(known):
+        return []
+    years = range(date.fromordinal(int(known.min())).year, date.fromordinal(int(known.max())).year + 1)
+    return [pair for year in years if (pair := _in_year(span, year)) is not None]
+
+
+def _in_year(span: Span, year: int) -> tuple[int, int] | None:
+    try:
+        return span[0].replace(year=year).toordinal(), span[1].replace(year=year + span[1].year - 1).toordinal()
+    except ValueError:  # 29 February
+        return None
+
+
+def _prior(query: Query, evidence: Evidence) -> Floats:
+    """Mild: newer and more important rows gain a little; rows dated after today, which cannot answer, lose a little."""
+    prior = np.float32(IMPORTANT) * evidence.importance
+    known = evidence.day[evidence.there & (evidence.day > 0)]
+    if not len(known):
+        return prior
+    today = query.today.toordinal() if query.today else int(known.max())
+    age = (today - evidence.day).astype(np.float32)
+    recent = np.where(age >= 0, np.exp(-np.maximum(age, 0) / RECENT_DAYS), -1)
+    return (prior + np.float32(RECENT) * np.where(evidence.day > 0, recent, 0)).astype(np.float32)
