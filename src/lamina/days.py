@@ -28,8 +28,8 @@ _WEEKDAYS = _numbered("monday,tuesday,wednesday,thursday,friday,saturday,sunday"
 _SEASONS = {"spring": 3, "summer": 6, "fall": 9, "autumn": 9, "winter": 12, "春": 3, "夏": 6, "秋": 9, "冬": 12}
 _COUNTS = _numbered("zero,one a an,two couple,three few,four several,five,six,seven,eight,nine,ten,eleven,twelve")
 _NEAR = {
-    "the day before yesterday": -2, "yesterday": -1, "today": 0, "tonight": 0, "tomorrow": 1, "the day after tomorrow": 2,
-    "大前": -3, "前": -2, "昨": -1, "今": 0, "当": 0, "明": 1, "后": 2, "大后": 3,
+    "the day before yesterday": -2, "yesterday": -1, "today": 0, "tonight": 0, "tomorrow": 1,
+    "the day after tomorrow": 2, "大前": -3, "前": -2, "昨": -1, "今": 0, "当": 0, "明": 1, "后": 2, "大后": 3,
 }  # fmt: skip
 _YEARS = {"前": -2, "去": -1, "今": 0, "本": 0, "明": 1, "后": 2}
 _SHIFT = {
