@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,19 @@ from lamina.words import normal, terms, weight
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-CONTEXT_WEIGHT, CONTEXT_DECAY, CONTEXT_TURNS = 0.5, 0.9, 12
+CONTEXT_WEIGHT, CONTEXT_DECAY, CONTEXT_TURNS = 0.7, 0.9, 12
+CONTEXT_LENGTH, CONTEXT_DAMP = 12.0, 0.5
+SENTENCES, SENTENCES_CONTEXT, SURE = 0.3, 0.0, 0.0
 EMBEDDED_TURNS, EMBEDDED_PARTS, EMBEDDED_CHARACTERS = 6, 6, 600
 MEANING, LEAST_MEANING, MOST_MEANING = 0.06, 0.1, 2.5
 """The vectors' share is MEANING divided by how much of the question's words the best row covers."""
-PARTS = 0.3
+PARTS, PARTS_CONTEXT = 0.3, 0.15
 ASKING = 0.15
 """What a row that asks something loses: who asks does not tell."""
 RECENT, RECENT_DAYS = 0.15, 30.0
 IMPORTANT = 0.15
 NEAR_DAYS, NEAR_SHARE = 3, 0.6
+FLOOR, FLOOR_SHARE, WORDS_ALONE, MUCH, CLOSE = -8.4, 0.15, 2.6, 0.5, 0.6
 _PART = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
 
 
@@ -45,10 +49,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about each row; `total` is what a row with every word of the question would score."""
+    """What is known about each row; `words` is for the question and its sentences, `total` what a perfect row would have."""
 
     words: Floats
-    total: float
+    total: Floats
     meaning: Floats | None
     there: NDArray[np.bool_]
     asks: NDArray[np.bool_]
@@ -86,30 +90,65 @@ def _around(text: str, context: tuple[str, ...]) -> list[str]:
     return [turn for turn in context if turn.strip() and not turn.endswith(text)]
 
 
-def query_weights(query: Query) -> dict[str, float]:
-    """The terms of the question and, weaker the older, of the words around it."""
-    weights = {term: weight(term) * (1 + 0.3 * float(np.log(n))) for term, n in Counter(terms(query.text)).items()}
+def query_weights(query: Query) -> list[dict[str, float]]:
+    """The terms of the question with, weaker the older and the longer, those around it; then those of each sentence."""
+    whole = _weights(query.text)
     share = CONTEXT_WEIGHT
     for turn in reversed(_around(query.text, query.context)[-CONTEXT_TURNS:]):
-        for term in set(terms(turn)):
-            weights[term] = max(weights.get(term, 0.0), share * weight(term))
+        said = set(terms(turn))
+        says = sum(weight(term) for term in said)
+        here = share * min(1.0, (CONTEXT_LENGTH / says) ** CONTEXT_DAMP) if says else 0.0
+        for term in said:
+            whole[term] = max(whole.get(term, 0.0), here * weight(term))
         share *= CONTEXT_DECAY
-    return dict(sorted(weights.items()))
+    return [dict(sorted(whole.items())), *(_weights(part) for part in sentences(query.text))]
+
+
+def _weights(text: str) -> dict[str, float]:
+    return {term: weight(term) * (1 + 0.3 * float(np.log(n))) for term, n in Counter(terms(text)).items()}
 
 
 def fuse(query: Query, evidence: Evidence) -> Fused:
-    """One score a row; 0 for rows that do not count."""
-    words = np.where(evidence.there, evidence.words * (1 - ASKING * evidence.asks), 0).astype(np.float32)
-    best = float(words.max(initial=0.0))
-    covered = best / evidence.total if evidence.total > 0 else 0.0
-    words = words / best if best > 0 else words
+    """One score a row; 0 for rows that do not count, and for all when nothing speaks clearly enough."""
+    words, covered = _words(query, evidence)
     share = min(max(MEANING / covered if covered > 0 else MOST_MEANING, LEAST_MEANING), MOST_MEANING)
     meaning = _meaning(query, evidence)
     day = _days(spans(normal(query.text), query.today), evidence)
     score = words * (1 + day) + np.float32(share) * meaning * (1 + day / 2)
     score *= 1 + _prior(query, evidence)
     score = np.where(evidence.there, score, 0).astype(np.float32)
-    return Fused(score, words, meaning, day)
+    least = FLOOR_SHARE * float(score.max(initial=0.0)) if is_sure(evidence, covered) else np.inf
+    return Fused(np.where(score >= least, score, 0).astype(np.float32), words, meaning, day)
+
+
+def is_sure(evidence: Evidence, covered: float) -> bool:
+    """Whether the best rows say more than the best of that many unrelated rows would.
+
+    A straight line through how much of the question the best row covers, how near the nearest vectors are, how much
+    there is to ask for and how many rows there are to be lucky with; fitted so that one true question in fifty is lost.
+    """
+    rows = min(max(int(evidence.there.sum()), 50), 3000)
+    sure = 1.64 * log(max(covered, 0.02)) + 0.92 * log(max(float(evidence.total[0]), 1.0)) - 1.46 * log(rows)
+    if evidence.meaning is None:
+        return covered >= MUCH or (covered > 0 and sure + WORDS_ALONE >= FLOOR)
+    near = np.where(evidence.there, evidence.meaning, 0).max(axis=1, initial=0.0)
+    if covered >= MUCH or float(near[0]) >= CLOSE:
+        return True
+    return sure + 2.38 * float(near[0]) + 3.54 * float(near.max()) >= FLOOR
+
+
+def _words(query: Query, evidence: Evidence) -> tuple[Floats, float]:
+    """The words' side, to at most 1, and how much of the question the best row covers."""
+    found = np.where(evidence.there, evidence.words * (1 - ASKING * evidence.asks), 0).astype(np.float32)
+    best = found.max(axis=1, initial=0.0)
+    covered = best / np.maximum(evidence.total, 1e-9)
+    words = found[0] / max(float(best[0]), 1e-9)
+    if len(found) > 1 and SENTENCES:
+        sure = (covered[1:] / max(float(covered[1:].max()), 1e-9)) ** SURE
+        parts = found[1:] / np.maximum(best[1:], 1e-9)[:, None] * sure[:, None]
+        words = words + np.float32(SENTENCES if not query.context else SENTENCES_CONTEXT) * parts.max(axis=0)
+        words /= max(float(words.max()), 1e-9)
+    return words.astype(np.float32), float(covered[0])
 
 
 def _meaning(query: Query, evidence: Evidence) -> Floats:
@@ -125,7 +164,7 @@ def _meaning(query: Query, evidence: Evidence) -> Floats:
         mixed /= 3
         used = 2 + around
     if len(cosines) > used:
-        mixed += np.float32(PARTS) * cosines[used:].max(axis=0)
+        mixed += np.float32(PARTS_CONTEXT if around else PARTS) * cosines[used:].max(axis=0)
     mixed = np.where(evidence.there, np.maximum(mixed, 0), 0).astype(np.float32)
     best = float(mixed.max(initial=0.0))
     return mixed / best if best > 0 else mixed

@@ -29,11 +29,11 @@ _COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
 _LENGTH_UNIT = 16
 _MAX_MENTIONS = 8
 _MAX_SEGMENTS = 8
-_MAX_TERMS = 48
+_MAX_TERMS = 64
 """A long question is cut to the terms that say most: each costs a pass over the owner's rows."""
 
-SATURATION, LENGTH_WEIGHT = 1.2, 0.6
-NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.2), (2, 0.1), (-3, 0.1))
+SATURATION, LENGTH_WEIGHT = 1.0, 0.5
+NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), (-4, 0.1))
 """How much a word counts that stands not here but that many turns away."""
 ANSWERS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
@@ -243,9 +243,8 @@ class Index:
         return self._view
 
     def _evidence(self, query: Query, view: _View) -> Evidence:
-        weights = query_weights(query)
         there = np.ones(len(view.rows), dtype=np.bool_) if query.before is None else view.change < query.before
-        words, total = self._words(weights, view, there)
+        words, total = self._words(query, view, there)
         return Evidence(
             words=words,
             total=total,
@@ -258,18 +257,21 @@ class Index:
             importance=view.importance,
         )
 
-    def _words(self, weights: dict[str, float], view: _View, there: NDArray[np.bool_]) -> tuple[Floats, float]:
-        """BM25F over text, neighbours and speaker; and the sum that a perfect match would have."""
+    def _words(self, query: Query, view: _View, there: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """BM25F over text, neighbours and speaker, for the whole question and for each of its sentences; and the sums
+        that perfect matches would have."""
+        asked = query_weights(query)
+        names = list(asked[0])
         count = int(there.sum())
-        found = [self._postings(term, view, there) for term in weights]
-        rarity = np.array([np.log1p((count - f.df + 0.5) / (f.df + 0.5)) for f in found], np.float32)
-        says = np.fromiter(weights.values(), np.float32, len(weights)) * rarity
-        keep = [int(n) for n in np.argsort(-says, kind="stable")[:_MAX_TERMS]]
-        total = float(says[keep].sum())
-        size = len(view.rows)
-        tf = np.zeros((len(keep), size), np.float32)
+        found = [self._postings(term, view, there) for term in names]
+        df = np.fromiter((f.df for f in found), np.float32, len(found))
+        rarity = np.log1p((count - df + 0.5) / (df + 0.5))
+        weights = np.array([[weights.get(name, 0.0) for name in names] for weights in asked], np.float32)
+        says = (weights * rarity).astype(np.float32)
+        keep = [int(n) for n in np.argsort(-says[0], kind="stable")[:_MAX_TERMS]]
         average = float(view.length[there].mean()) if count else 1.0
         shorter = 1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / max(average, 1e-6))
+        tf = np.zeros((len(keep), len(view.rows)), np.float32)
         for n, k in enumerate(keep):
             tf[n, found[k].ranks] = found[k].counts * shorter[found[k].ranks]
         near = _near(tf, view)
@@ -277,7 +279,7 @@ class Index:
         for n, k in enumerate(keep):
             near[n, found[k].said_by] += SPEAKER
         near /= near + np.float32(SATURATION)
-        return (says[keep] @ near).astype(np.float32), total
+        return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)
 
     def _postings(self, term: str, view: _View, there: NDArray[np.bool_]) -> "_Found":
         key = np.uint64(hash_of(term))
