@@ -12,11 +12,13 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 MAX_LINES, MAX_FUNCTION, MAX_NAMES = 500, 60, 25
 
-GROUND = {"types", "ports", "errors"}
+GROUND = {"types", "ports", "errors", "words", "days"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "ports": set(),
     "errors": set(),
+    "words": set(),
+    "days": {"words"},
     "assembly": {"assembly"},
     "layers": {"layers"},
     "providers": {"providers"},

@@ -9,6 +9,7 @@ LaminaError
 │   └── InstructionsError a file of instructions or rules that is missing, unreadable or not to be trusted
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
+├── EmbedderError      an embedder that is missing, cannot be reached or gives no vectors
 ├── ToolError          a tool that cannot be registered
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
@@ -79,6 +80,10 @@ class OwnerError(LaminaError):
 class CounterError(LaminaError, ValueError):
     exit_code = 2
     status = 400
+
+
+class EmbedderError(LaminaError):
+    status = 502
 
 
 class ToolError(LaminaError, ValueError):

@@ -3,7 +3,7 @@
 Nothing here has code of its own. A port is added together with its first user.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 Count = Callable[[str], int]
@@ -23,4 +23,19 @@ class ChatCount(Protocol):
 
     def tools(self, tools: Sequence[Mapping[str, Any]], /) -> int:
         """Tokens of the tool schemas of a request."""
+        ...
+
+
+Vectors = Iterable[Iterable[float]]
+"""One vector a text, in their order: lists of floats or an array."""
+
+
+class Embedder(Protocol):
+    """Texts in, vectors out. `name` is kept beside each vector: vectors of two models are never compared."""
+
+    name: str
+    dimension: int
+
+    def embed(self, texts: Sequence[str], /) -> Vectors:
+        """One vector of `dimension` for each text. It may block: call it off the event loop."""
         ...

