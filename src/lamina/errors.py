@@ -10,6 +10,7 @@ LaminaError
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
 ├── ToolError          a tool that cannot be registered
+├── MemoryFormError    a model's answer that is not in the form asked for: facts or a summary
 ├── SettingsError      a setting with a value that cannot be used
 └── InputError         a file or option given to a command that cannot be used
 
@@ -80,6 +81,12 @@ class CounterError(LaminaError, ValueError):
 class ToolError(LaminaError, ValueError):
     exit_code = 2
     status = 400
+
+
+class MemoryFormError(LaminaError, ValueError):
+    """Asked again, the model may answer in the right form, so whoever runs the job tries again."""
+
+    status = 502
 
 
 class SettingsError(LaminaError, ValueError):

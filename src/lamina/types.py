@@ -7,6 +7,7 @@ everything else is a frozen value.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date as Date  # noqa: N812 -- a field named date would hide the type
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -15,6 +16,7 @@ Decision = Literal["kept", "cut", "dropped", "degraded"]
 Grammar = Literal["openai", "anthropic", "gemini"]
 Layout = Literal["strict", "ledger"]
 Lang = Literal["en", "zh"]
+FactKind = Literal["preference", "fact", "event", "instruction"]
 
 LAYERS = (
     "identity",
@@ -92,6 +94,16 @@ class Layer:
     owner: str | None = None
     trust: Trust = "operator"
     volatile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing worth remembering of what a user said. `date` is the day of an event, where it was said plainly."""
+
+    text: str
+    kind: FactKind
+    importance: float = 0.5
+    date: Date | None = None
 
 
 class Segment(NamedTuple):
