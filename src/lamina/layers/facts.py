@@ -144,7 +144,7 @@ def _holds(words: Sequence[str], part: Sequence[str]) -> bool:
 _PROMPT = """You keep the long-term memory of a chat. From ONE turn you pick what is worth remembering about the user.
 
 Answer with one JSON object and nothing else, no code fence, no comment:
-{"facts": [{"text": "…", "kind": "preference|fact|event|instruction", "importance": 0 to 1, "date": "YYYY-MM-DD" | null}]}
+{"facts": [{"text": "…", "kind": "preference|fact|event|instruction", "importance": 0 to 1, "date": "YYYY-MM-DD"|null}]}
 
 - Only what the USER said about himself, his people, possessions, plans, preferences and standing wishes. Never what the
   assistant said, never general knowledge, questions, greetings, commands about the present task, code, quotations or

@@ -54,8 +54,7 @@ def fold(text: str) -> str:
 
 def is_chinese(text: str) -> bool:
     """Whether the text is written in Chinese rather than in words with spaces."""
-    characters = len(_CJK.findall(text))
-    return characters * 3 > len(re.findall(r"[^\W\d_]", text)) if characters else False
+    return len(_CJK.findall(text)) > 2 * len(re.findall(rf"[^\W\d_{CJK}]+", text))
 
 
 _CODE_BLOCK = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*$(?:.*?^[ \t]*\1[ \t]*$|.*\Z)", re.MULTILINE | re.DOTALL)
@@ -106,7 +105,7 @@ def own_words(text: str) -> str:
     if len(text) > MAX_TEXT:
         return ""
     text = _CODE_BLOCK.sub(f"\n{GAP}\n", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _without_tags(text)
+    text = without_tags(text)
     text = _without_quotations(text)
     lines: list[str] = []
     for line in text.split("\n"):
@@ -126,7 +125,7 @@ def _short_code(found: re.Match[str]) -> str:
     return found[1] if re.fullmatch(r"[\w .+#-]{1,30}", found[1]) else GAP
 
 
-def _without_tags(text: str) -> str:
+def without_tags(text: str) -> str:
     """Everything from an opening tag to its closing one, or to the end when it has none, goes."""
     kept: list[str] = []
     at = 0
@@ -169,9 +168,9 @@ def _without_documents(text: str) -> str:
 
 
 _ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|prof|st|no|vs|etc|e\.g|i\.e|approx|dept|inc|ltd|co|jr|sr|fig|ave|jan|feb|mar|apr|jun|jul"
+    r"(?:\b(?:mr|mrs|ms|dr|prof|st|vs|etc|e\.g|i\.e|approx|dept|inc|ltd|co|jr|sr|fig|ave|jan|feb|mar|apr|jun|jul"
     r"|aug|sept?|oct"
-    r"|nov|dec|a\.m|p\.m|u\.s|u\.k)|\b[A-Za-z])\.$",
+    r"|nov|dec|a\.m|p\.m|u\.s|u\.k)|(?-i:^\s*|[A-Z][\w.]*\s)(?-i:[A-Z]))\.$",
     re.IGNORECASE,
 )
 _END = re.compile(r"[.!?]+[\"'”’)\]]*(?=\s|$)|[。！？；!?]+[”’」』）)]*(?=.|$)|[;…]+(?=\s|$)|\n+")
@@ -187,7 +186,7 @@ def split_sentences(text: str) -> list[str]:
             follows = text[end.end() :].lstrip()[:1]
             if _ABBREVIATION.search(before) and not re.search(r"\b(?:etc|a\.m|p\.m)\.$", before):
                 continue
-            if follows.islower():
+            if follows.islower() or (before.lower().endswith(" no.") and follows.isdigit()):
                 continue
         found.append(text[begin : end.end()])
         begin = end.end()

@@ -33,7 +33,8 @@ _REMEMBER = (
     r"|\s*[:,]|(?=\s+(?:I|my|we|our)\b))\s*"
 )
 _QUESTION = re.compile(
-    r"[?？]|^(?:who|what|when|where|which|why|how|whose|whom|is|are|was|were|do|does|did|can|could|would|should|will"
+    r"[?？]|^(?:what|how|why|which|where|who)\b|^(?:who|what|when|where|which|why|how|whose|whom|is|are|was|were|do"
+    r"|does|did|can|could|would|should|will"
     r"|shall|may|might|"
     r"has|have|had|am|isn't|aren't|don't|doesn't|can't|any (?:idea|tips|advice)|what's|how's|where's|who's)\s+"
     r"(?:I|you|we|he|she|it|they|the|a|an|this|that|there|my|your|our|to|many|much|about|is|are|do|does|did|was|were"
@@ -92,7 +93,8 @@ _THINKING = re.compile(
     r"|doubts|request|list|dataframe|"
     r"file|files|csv|json|string|array|dataset|task|assignment|essay|text|paragraph|clue|opinion|objection|look|try"
     r"|minute|feeling)s?\b|"
-    r"have (?:to|been (?:trying|getting|told|wondering|thinking)|no (?:idea|clue)|the following|this|these|read|seen"
+    r"have (?:to|been (?:trying|getting|told|wondering|thinking|looking)|no (?:idea|clue)|the following|this|these"
+    r"|read|seen"
     r"|tried|noticed))\b",
     _I,
 )
@@ -123,7 +125,7 @@ _INSTRUCTION = re.compile(
     rf"|i would like you to )*(?:always|never|don't ever|do not ever)"
     rf"(?: please)? {_ANSWERING}\b"
     rf"|(?:\b(?:{_STANDING})\b.*\b{_ANSWERING}\b|\b{_ANSWERING}\b.*\b(?:{_STANDING})\b)"
-    rf"|^(?:please )?(?:don't|do not|stop|no need to) (?:ever )?{_ANSWERING}\w*\b.*\b(?:ever|again|any ?more"
+    rf"|^(?:please )?(?:don't|do not|stop|no need to) (?:ever )?{_ANSWERING}\w*\b.*\b(?:ever|any ?more"
     rf"|in the future|when you (?:talk|speak|write|answer|reply))\b"
     r"|^(?:please |just |you can |you may )*(?:call|address) me (?:as |by )?(?!back\b|when\b|if\b|at\b|a\b|an\b"
     r"|later\b|crazy\b|tomorrow\b|on\b|in\b|out\b)[\w'-]+"
@@ -136,13 +138,14 @@ _VERY = (
     r"|kind of|genuinely|very much|both|deeply|usually|generally|personally|only|strongly|much)"
 )
 _DEICTIC = (
-    r"(?!(?:it|this|that|these|those|them|you|your|the (?:idea|way|first|second|third|last|other|sound|one|answer"
-    r"|style|tone)|how|where you|what you|to know|to see|to ask|to have you)\b)"
+    r"(?!(?:it|this|that|these|those|them|you|your|option|what|just|the (?:idea|way|first|second|third|last|other"
+    r"|sound|one|answer|style|tone|direction|breakdown|approach|plan|suggestion|result|look|structure)|how|where you"
+    r"|what you|to know|to see|to ask|to have you)\b)"
 )
 _PREFERENCE = re.compile(
     rf"^I (?:{_VERY} )*(?:(?:don't|do not|didn't|never|can't|cannot)(?: {_VERY})* )?(?:like|love|enjoy|prefer|hate"
     rf"|dislike|adore|detest|loathe|despise|"
-    rf"favou?r|fancy|crave|appreciate) {_DEICTIC}\w"
+    rf"favou?r|fancy|crave) {_DEICTIC}\w"
     rf"|^I (?:{_VERY} )*(?:can't|cannot|couldn't) (?:stand|bear|tolerate|resist|eat|drink|live without) {_DEICTIC}\w"
     r"|^I(?:'d| would) (?:much )?rather (?!not\b|you\b|know\b)\w"
     rf"|^I(?:'m| am)(?: not| really| also| very| a| an| huge| big| totally)* (?:fan of|fond of|into|keen on"
@@ -163,7 +166,7 @@ _KIN = (
     r"|daughters|child|children|kids?|"
     r"baby|toddler|twins|brothers?|sisters?|siblings?|uncle|aunt|cousins?|nephews?|nieces?|grand(?:ma|pa|mother"
     r"|father|son|daughter|parents|kids|children)|"
-    r"family|friends?|roommate|flatmate|housemate|neighbou?rs?|boss|manager|colleagues?|coworkers?|team(?: lead)?"
+    r"family|friends?|roommate|flatmate|housemate|neighbou?rs?|boss|manager|colleagues?|coworkers?|team lead"
     r"|supervisor|advisor|"
     r"landlord|landlady|doctor|dentist|therapist|teacher|tutor|professor|lawyer|accountant|trainer|coach|students?"
     r"|clients?|employer|dog|dogs|cats?|"
@@ -173,16 +176,16 @@ _THING = (
     r"(?:name|nickname|surname|last name|first name|full name|pronouns|age|birthday|birth date|date of birth"
     r"|anniversary|wedding|job|work|career|profession|company|startup|"
     r"business|office|employer|school|university|college|major|degree|thesis|dissertation|salary|house|home|apartment"
-    r"|flat|room|garden|kitchen|"
+    r"|flat|garden|kitchen|"
     r"car|truck|van|motorcycle|motorbike|bike|bicycle|boat|phone|phone number|number|email|address|laptop|computer|pc"
     r"|mac|camera|guitar|piano|"
     r"hometown|home town|country|city|nationality|native language|mother tongue|first language|religion|diet|allergy"
     r"|allergies|blood type|"
     r"height|weight|shoe size|eyesight|condition|diagnosis|medication|surgery|operation|appointment|flight|trip"
     r"|vacation|holiday|exam|interview|"
-    r"deadline|visa|passport|lease|rent|mortgage|budget|time ?zone|schedule|shift|goal|dream|plan|commute|gym|church"
+    r"deadline|visa|passport|lease|rent|mortgage|budget|time ?zone|schedule|shift|goal|dream|commute|gym|church"
     r"|band|book club|book|novel|blog|shop|store|"
-    r"restaurant|farm|knee|back|leg|arm|shoulder|heart|eyes|hair|star sign|zodiac sign|native tongue|background|role"
+    r"restaurant|farm|star sign|zodiac sign|native tongue|background|role"
     r"|title|position|contract|graduation|"
     r"hobby|bedtime|alarm|favou?rite|due date|glasses|internship|department|household|operating system|os|editor"
     r"|setup|pin code|team)"
@@ -195,13 +198,43 @@ _TASK_THING = re.compile(
     r"loop|regex|build|model|data|dataset|sentence|previous|next|last)\b",
     _I,
 )
+_HOLDS = (
+    r"(?:is(?! (?:still )?(?:waiting|pounding|freezing|crashing|not working|broken|down|stuck|right|wrong|that|it"
+    r"|to)\b)|are|was|were|'s|isn't|has|have|had|runs|works?"
+    r"|lives?|starts?|begins?|leaves?|costs?|falls?|ends?|expires?|turn(?:s|ed)|moved|moves|likes?|loves?|hates?"
+    r"|needs (?:surgery|glasses|a wheelchair)|speaks?|plays?|teaches"
+    r"|stud(?:y|ies)|owns?|goes|died|passed|got|comes?|came|visits?|means|doesn't|don't|can't|will|and I|eats?"
+    r"|drinks?|suffers?|takes|wears|wants|prefers|uses|drives|bought|sold|gave birth|graduated|retired|became|called"
+    r"|named)"
+)
 _MINE = re.compile(
-    rf"^(?:my|our)(?: [\w'’-]+){{0,3}}? (?:{_KIN}|{_THING})(?:'s?)?\b(?!\s*[:?])"
+    rf"^(?:my|our)(?: [\w'’-]+){{0,3}}? (?:{_KIN}|{_THING})(?:'s?)?(?! who\b"
+    rf"| that\b)(?:,[^,]{{1,30}},)?(?: [\w'’-]+){{0,3}}? {_HOLDS}\b"
     rf"|\b(?:is|are|was) (?:my|our) (?:\w+ ){{0,2}}{_KIN}\b"
     rf"|^(?:me and|both) my (?:\w+ )?{_KIN}\b",
     _I,
 )
-_KIN_FIRST = re.compile(rf"^(?:my|our)(?: [\w-]+)?? {_KIN}\b", _I)
+_DANGLING = re.compile(
+    r"\b(?:it|them|him|he|she|they|those|here|this (?!week|month|year|spring|summer|fall|autumn|winter|weekend|\w+day"
+    r"|january|february"
+    r"|march|april|may|june|july|august|september|october|november|december)|(?:like|do|know|see|need|after|about"
+    r"|than) that)\b"
+    r"|\bmaybe\b|\bperhaps\b|\b(?:what|which) \w+ (?:can|should|do|does)\b",
+    _I,
+)
+"""What points out of the sentence, so that nobody could understand it later."""
+_ERRAND = re.compile(
+    r"^(?:I|we)(?:'ll| will|'m| am|'re| are|'ve| have)?(?: already| just| also| absolutely| definitely)* (?:going to "
+    r"|gonna |about to |planning to )?"
+    r"(?:need|check|make sure|hit|try|look|send|update|review|add|test|compile|revised|streamlined|download|upload"
+    r"|share|start(?:ing)? now|on it"
+    r"|get back|let|set(?:ting)? up|finish(?:ed)? (?:the|setting)|double|go with|take (?:a look|note)|do|keep|stick"
+    r"|push|focus|handle|drop|wait|buggered|follow|"
+    r"went (?:through|over|with|ahead)|got (?:the|your|some|it)|received|completed (?:the|all|step)|(?:can"
+    r"|could) (?:handle|do|see|try|work|pay|use|get|make))\b",
+    _I,
+)
+"""The work at hand, not a life's event."""
 
 _FACT = re.compile(
     r"^I(?:'m| am)(?: not| also| still| now| currently| actually| already| both| originally| only| just| almost"
@@ -228,16 +261,17 @@ _FACT = re.compile(
     r"|^I(?: also| still| now| currently| mostly| usually| often| always| only| both| do| really| actually| already"
     r"| mainly| primarily| generally| normally| typically| sometimes| rarely| never)* "
     r"(?:live|reside|work|study|teach|own|play|speak|drive|ride|grew up|was born|was raised|run (?:a|an|my|every|\d)"
-    r"|manage|volunteer|commute|come from|go by|go to|attend|"
+    r"|manage (?!to)|volunteer|commute|come from|go by|go to|attend|"
     r"collect|suffer|take (?:\w+ )?(?:medication|insulin|pills|classes|lessons)|wear|use|read|cook|swim|jog|meditate"
     r"|wake up|get up|go to bed|sleep|identify as|weigh|stand|"
     r"practi[cs]e|paint|knit|garden|bake|earn|make \$?\d|rent|keep (?:a|bees|chickens|\w+ as)|belong to|raise|breed"
     r"|freelance|code in|program in|write (?:poetry|novels|songs|fiction|a blog)|"
-    r"exercise|lift|climb|fish|hunt|sing|dance|drink|eat|watch|listen to|vote|served in|have(?:n't)? (?:a|an|two"
+    r"exercise|lift|climb|fish|hunt|sing|dance|drink|eat|watch|listen to|vote|served in"
+    r"|have (?:a(?! (?:business to run|feeling|plan))|an|two"
     r"|three|four|five|six|seven|one|no|several|twin|\d+|type|asthma|adhd|diabetes|celiac|"
     r"arthritis|migraines|insomnia|anxiety|depression|high|low|chronic|severe|bad|trouble sleeping|my own|poor|kids"
     r"|children|allerg\w+|never|been (?:a|an|in|at|with|married|vegan|vegetarian|living|working|learning|playing|"
-    r"studying|teaching|training|writing|dating|doing|using|taking|running|practi[cs]ing|sober))\b)"
+    r"studying|teaching|training|writing|dating|doing|using|taking|running|practi[cs]ing|sober))\b)\b"
     r"|^I've (?:a|an|been (?!trying|getting|told|wondering|thinking|having|looking|asked|working on (?:this|that|it)"
     r"|stuck)\w+(?: \w+)*? (?:for|since)|never (?!seen (?:this|that|it)|heard of (?:this|that|it))|always"
     r"|had .* (?:for|since)|got (?:a|an|two|three|kids))\b"
@@ -246,7 +280,8 @@ _FACT = re.compile(
     r"|ride|read music|digest)\b"
     r"|^I can (?:speak|play|read|ride|drive|fly|cook|swim|code|sew|juggle)\b"
     r"|^(?:we|my \w+ and I)(?: also| still| now| currently| both| all)* (?:live|have|own|rent|speak|work|run|are (?:a"
-    r"|married|engaged|vegan|vegetarian|both|from|expecting|divorced|twins|in a)|homeschool|grow|keep|don't have)\b"
+    r"|married|engaged|vegan|vegetarian|both|from|expecting|divorced|twins|in a)|homeschool|grow|keep"
+    r"|don't have (?!to\b|time\b|any\b|enough\b)\w+)\b"
     r"|^there are (?:\w+|\d+) of us\b|^people call me\b|^everyone calls me\b|^born (?:and raised )?in\b|^(?:people"
     r"|most people|friends|my friends) call me\b",
     _I,
@@ -260,7 +295,8 @@ _DONE = re.compile(
     r"|invited|born)|broke (?:my|up|her|his)|"
     r"sprained|signed up|enrolled|registered for|moved|relocated|bought|sold|adopted|graduated|retired|quit|resigned"
     r"|lost my|passed (?:my|the|away)|failed (?:my|the)|"
-    r"won|finished (?:my|a|the)|started (?:a|my|at|working|learning|school|taking)|had (?:a baby|surgery|an operation"
+    r"won (?:a|an|the|first|my|our)|finished (?:my (?!\w+ (?:session|entry|test|setup))|school|college)|started (?:a"
+    r"|my|at|working|learning|school|taking)|had (?:a baby|surgery|an operation"
     r"|my|our|a miscarriage|a heart attack|an accident)|gave birth|died|"
     r"joined|celebrated|visited|travell?ed|went to|flew to|applied (?:for|to)|booked|ran (?:a|my|the)|opened (?:a|my"
     r"|our)|"
@@ -310,6 +346,10 @@ _ESSENTIAL = re.compile(
 _SOMETHING = re.compile(r"\b(?:I|I'm|I've|I'd|I'll|my|me|we|our|us)\b", _I)
 
 
+MAX_WORDS = 30
+"""A longer sentence tells a story; what is true for long is said shortly."""
+
+
 def worth(sentence: str) -> Worth | None:
     """The kind and weight of a sentence that is worth keeping; None for all others."""
     if GAP in sentence or len(sentence) > MAX_SENTENCE or "http" in sentence:
@@ -336,15 +376,27 @@ def bare(sentence: str) -> str:
 
 
 def _worth_english(sentence: str) -> Worth | None:
-    told = bare(sentence)
+    told = re.sub(
+        r"^(?:can|could|would|will) you (?:please )?(?=.*\bfuture\b)|[?](?=\s*$)(?<=\bplease.)",
+        "",
+        bare(sentence),
+        flags=_I,
+    )
     asked = re.match(_REMEMBER, told, _I)
     if asked:
         inside = _worth_english(told[asked.end() :])
         return Worth(inside.kind, min(1.0, inside.importance + 0.2)) if inside else None
-    if len(told.split()) < 2 or _QUESTION.search(told) or _HYPOTHETICAL.search(told) or _TRICK.search(told):
+    if (
+        not 2 <= len(told.split()) <= MAX_WORDS
+        or _QUESTION.search(told)
+        or _HYPOTHETICAL.search(told)
+        or _TRICK.search(told)
+    ):
         return None
-    if _INSTRUCTION.search(told) and not re.match(
-        r"I(?:'ve|'m|'ll)?\s+(?!want you|would like you|'d like you)", told, _I
+    if _INSTRUCTION.search(told) and not re.search(
+        r"^I(?:'ve|'m|'ll)?\s+(?!want you|would like you|'d like you)|\bI(?:'ll|'m| will| am| have to| need| plan)\b",
+        told,
+        _I,
     ):
         return Worth("instruction", 0.9)
     if _TO_THE_ASSISTANT.search(told) or _SMALL_TALK.search(told) or _TASK.search(told) or _TASK_THING.search(told):
@@ -355,6 +407,10 @@ def _worth_english(sentence: str) -> Worth | None:
 
 
 def _statement(told: str) -> Worth | None:
+    if _ERRAND.search(told) or (_DANGLING.search(told) and not re.search(rf"\b{_KIN}\b", told, _I)):
+        return None
+    if re.match(r"I (?:would|could|might|should) (?!rather|love|prefer)", told, _I):
+        return None
     more = 0.2 if _ESSENTIAL.search(told) else 0.0
     if _PREFERENCE.search(told):
         return Worth("preference", 0.6 + more)
@@ -362,6 +418,8 @@ def _statement(told: str) -> Worth | None:
     about = _ABOUT_ME.search(told)
     fact = _NAMED.search(told) or _MINE.search(told) or (_FACT.search(told) and not _is_passing(told))
     if _THINKING.search(told) and not _NAMED.search(told) and not (_COMING.search(told) and timed):
+        return None
+    if re.search(r"\b(?:right )?now[.!]*$", told, _I) and not _FACT.search(told):
         return None
     if about and not routine and (_DONE.search(told) or (timed and (_COMING.search(told) or fact))):
         if re.match(r"I(?:'m| am) \d", told):
