@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from lamina.layers.frames import Frame, frame_of
-from lamina.layers.sentences import CJK, fold, listed
+from lamina.layers.sentences import CJK, fold, is_chinese, listed
 from lamina.layers.when import numeral
 from lamina.types import Fact
 
@@ -130,6 +130,8 @@ def _excludes(new: Frame, old: Frame) -> bool:
         return False
     if set(new.value) <= set(old.value) or set(old.value) <= set(new.value):
         return False  # "Berlin" and "Berlin with my wife": one says more, neither says otherwise
+    if is_chinese("".join(new.value)) != is_chinese("".join(old.value)):
+        return False  # 柏林 and Berlin: nobody here knows whether these are two
     if new.scale != old.scale:
         return False  # a city and its country, a city and its district
     return new.sole or new.changed or _alike(new.value, old.value)

@@ -7,6 +7,8 @@ import math
 import re
 from collections import Counter
 
+from lamina.layers.sentences import fold
+
 _KNOWN = re.compile(
     r"\b(?:sk|pk|rk|ghp|gho|ghs|ghu|glpat|xox[abprs]|hf|npm|pypi|shpat|AIza|AKIA|ASIA|ya29|dop_v1"
     r"|SG)[-_.]?[A-Za-z0-9_\-]{12,}"
@@ -30,7 +32,7 @@ _NAMED_CHINESE = re.compile(
     r"|(?:密码|口令|验证码|卡号|密钥|身份证号?码?)[^\w]{0,3}[A-Za-z0-9]{4,}",
     re.IGNORECASE,
 )
-_DIGITS = re.compile(r"(?<![\w.])\d(?:[ -]?\d){11,22}(?![\w.])")
+_DIGITS = re.compile(r"(?<![\w.])\d(?:[ -]?\d){11,22}(?!\w|\.\d)")
 _CHINESE_ID = re.compile(r"(?<!\d)\d{6}(?:19|20)\d{2}(?:0\d|1[0-2])(?:[0-2]\d|3[01])\d{3}[\dXx](?!\w)")
 _SSN = re.compile(r"(?<![\d-])\d{3}-\d{2}-\d{4}(?![\d-])")
 _WORD = re.compile(r"[A-Za-z0-9_\-+/=.]{20,}")
@@ -38,6 +40,7 @@ _WORD = re.compile(r"[A-Za-z0-9_\-+/=.]{20,}")
 
 def has_secret(text: str) -> bool:
     """Whether anything in it looks like a credential, a card or an identity number."""
+    text = fold(text)
     return bool(
         _KNOWN.search(text)
         or _NAMED.search(text)

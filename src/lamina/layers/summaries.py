@@ -123,7 +123,8 @@ def summarise(
 def _first_request(messages: Sequence[AnyMessage]) -> str:
     """As it was said, but for a sentence that holds a secret."""
     said = (_said(message) for message in messages if message.get("role") == "user")
-    return " ".join(s for s in split_sentences(next(filter(None, said), "")) if not has_secret(s))
+    first = next(filter(None, said), "")
+    return " ".join(s for s in split_sentences(first) if not has_secret(s)) if has_secret(first) else first
 
 
 def _lines(messages: Sequence[AnyMessage]) -> Iterable[_Line]:
@@ -165,22 +166,13 @@ def _asks(text: str) -> bool:
     )
 
 
-def _decided(lines: Sequence[_Line], _: Sequence[AnyMessage]) -> list[str]:
-    found = [
-        line.text for line in lines if line.role == "user" and not _asks(line.text) and _DECIDED.search(fold(line.text))
-    ]
-    return found or _done(lines, _)[-2:]
+def _decided(lines: Sequence[_Line], messages: Sequence[AnyMessage]) -> list[str]:
+    return _done([line for line in lines if line.role == "user"], messages) or _done(lines, messages)[-2:]
 
 
-def _done(lines: Sequence[_Line], messages: Sequence[AnyMessage]) -> list[str]:
-    found = [
-        line.text
-        for line in lines
-        if line.role == "assistant" and not _asks(line.text) and _DONE.search(fold(line.text))
-    ]
-    return found + [
-        line.text for line in lines if line.role == "user" and not _asks(line.text) and _DECIDED.search(fold(line.text))
-    ]
+def _done(lines: Sequence[_Line], _: Sequence[AnyMessage]) -> list[str]:
+    marks = {"assistant": _DONE, "user": _DECIDED}
+    return [line.text for line in lines if not _asks(line.text) and marks[line.role].search(fold(line.text))]
 
 
 def _open(lines: Sequence[_Line], messages: Sequence[AnyMessage]) -> list[str]:
@@ -193,9 +185,8 @@ def _open(lines: Sequence[_Line], messages: Sequence[AnyMessage]) -> list[str]:
 
 def _state(lines: Sequence[_Line], messages: Sequence[AnyMessage]) -> list[str]:
     answers = [line for line in lines if line.role == "assistant"]
-    said = (
-        [line.text for line in answers if line.turn == answers[-1].turn and not _asks(line.text)][:2] if answers else []
-    )
+    said = [line.text for line in answers if line.turn == answers[-1].turn and not _asks(line.text)]
+    said = [text for text in said if not _DONE.search(fold(text)) and not _OPEN.search(fold(text))][:2]
     files = dict.fromkeys(path for message in messages for path in _PATH.findall(_said(message)))
     tools: dict[str, int] = {}
     for message in messages:
