@@ -15,6 +15,7 @@ LaminaError
 │   ├── StoreBusyError another process owns the store
 │   └── LeaseError     a turn or job that ended already, or that somebody else holds by now
 ├── NotFoundError      what was asked for is not there, or not the asker's
+├── MemoryFormError    a model's answer that is not in the form asked for: facts or a summary
 ├── SettingsError      a setting with a value that cannot be used
 └── InputError         a file or option given to a command that cannot be used
 
@@ -113,6 +114,12 @@ class NotFoundError(LaminaError, LookupError):
 
     exit_code = 2
     status = 404
+
+
+class MemoryFormError(LaminaError, ValueError):
+    """Asked again, the model may answer in the right form, so whoever runs the job tries again."""
+
+    status = 502
 
 
 class SettingsError(LaminaError, ValueError):

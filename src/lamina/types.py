@@ -7,6 +7,7 @@ everything else is a frozen value.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date as Date  # noqa: N812 -- a field named date would hide the type
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -22,6 +23,7 @@ MessageState = Literal["streaming", "complete", "interrupted", "failed"]
 FinalState = Literal["complete", "interrupted", "failed"]
 MemoryState = Literal["active", "superseded", "forgotten"]
 JobState = Literal["waiting", "leased", "done", "parked"]
+FactKind = Literal["preference", "fact", "event", "instruction"]
 
 LAYERS = (
     "identity",
@@ -114,6 +116,16 @@ class Share:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= 1:
             raise ValueError(f"a share needs 0 ≤ least ≤ most ≤ 1, not {self.least!r} and {self.most!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing worth remembering of what a user said. `date` is the day of an event, where it was said plainly."""
+
+    text: str
+    kind: FactKind
+    importance: float = 0.5
+    date: Date | None = None
 
 
 class Segment(NamedTuple):
