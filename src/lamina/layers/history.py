@@ -1,0 +1,83 @@
+"""The chat so far as a request needs it: the newest messages of one session, whole turns, every call with its result.
+
+Read from the newest back, page by page, until more would not fit: a long session costs no more than a short one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lamina.types import Message, StoredMessage
+
+PAGE = 64
+CHARACTERS_PER_TOKEN = 8
+"""More than any counter packs into one token on average, so that never too little is read."""
+INTERRUPTED = "This call was interrupted; there is no result."
+
+
+class Messages(Protocol):
+    """The part of a store that this needs."""
+
+    async def messages(
+        self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[StoredMessage]: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """The newest messages, and how many older ones were not even read."""
+
+    messages: list[Message]
+    older: int
+
+
+async def read_chat(store: Messages, owner: str, session_id: str, *, budget: float, before: int | None = None) -> Chat:
+    """What may fit into `budget` tokens of the messages before a number."""
+    rows: list[StoredMessage] = []
+    room = max(0.0, budget) * CHARACTERS_PER_TOKEN
+    edge, size = before, 0
+    while True:
+        page = await store.messages(owner, session_id, before=edge, limit=PAGE, newest=True)
+        rows[:0] = page
+        size += sum(len(row.text) for row in page)
+        if len(page) < PAGE or page[0].seq == 1 or size > room:
+            break
+        edge = page[0].seq
+    last = rows[-1].seq if rows else 0
+    if rows and rows[0].seq > 1:  # a turn that was cut in the middle is left out
+        first = rows[0].turn_id
+        whole = next((n for n, row in enumerate(rows) if not first or row.turn_id != first), len(rows))
+        rows = rows[whole:]
+    return Chat(closed(together(rows)), rows[0].seq - 1 if rows else last)
+
+
+def together(rows: Sequence[StoredMessage]) -> list[Message]:
+    """The messages of each turn side by side: two turns of one session may have run at once. What still streams, and
+    an answer without a word, is nothing to send."""
+    turns: dict[str, list[StoredMessage]] = {}
+    for row in rows:
+        turns.setdefault(row.turn_id or f"#{row.seq}", []).append(row)
+    found = (row for turn in turns.values() for row in turn)
+    return [row.message for row in found if row.state != "streaming" and (row.content or row.extra.get("tool_calls"))]
+
+
+def closed(messages: Sequence[Message]) -> list[Message]:
+    """Every call with its result, and no result without its call: what a crash left open is said to be interrupted."""
+    found: list[Message] = []
+    waiting: dict[str, None] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            if message.get("tool_call_id") in waiting:
+                del waiting[str(message.get("tool_call_id"))]
+                found.append(message)
+            continue
+        found += _interrupted(waiting)
+        waiting = dict.fromkeys(call["id"] for call in message.get("tool_calls", ()))
+        found.append(message)
+    return found + _interrupted(waiting)
+
+
+def _interrupted(calls: dict[str, None]) -> list[Message]:
+    results: list[Any] = [{"role": "tool", "tool_call_id": name, "content": INTERRUPTED} for name in calls]
+    return results
