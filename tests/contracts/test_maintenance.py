@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from lamina.errors import InputError, StoreError
+from lamina.records import NewJob, NewMemory, Template
 from lamina.store import maintenance, schema
 from lamina.store.postgres import PostgresDatabase, open_postgres
 from lamina.store.sqlite import open_sqlite
 from lamina.store.store import Store, open_store
-from lamina.types import NewJob, NewMemory, Template, text_hash
+from lamina.types import text_hash
 from tests.postgres import Server
 
 

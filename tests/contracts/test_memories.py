@@ -3,8 +3,9 @@
 import pytest
 
 from lamina.errors import MessageError, NotFoundError
+from lamina.records import IndexRow, NewMemory, Template
 from lamina.store.store import Store
-from lamina.types import AnyMessage, IndexRow, NewMemory, Template
+from lamina.types import AnyMessage
 
 USER: AnyMessage = {"role": "user", "content": "hello"}
 
@@ -92,27 +93,41 @@ async def test_memories_are_listed_filtered_and_paged(store: Store) -> None:
 
 async def test_editing_changes_the_text_and_drops_its_index_row(store: Store) -> None:
     (made,) = await store.memories.add("ann", [NewMemory("tea")])
-    await store.memories.put_index("ann", [IndexRow(made.memory_id, made.change, "m", b"t", b"v", {"n": 1})])
+    await store.memories.put_index("ann", [IndexRow(made.memory_id, made.change, "m", terms=b"t", vector=b"v")])
     edited = await store.memories.edit("ann", made.memory_id, text="green tea", importance=0.1)
     assert (edited.text, edited.importance, edited.change > made.change) == ("green tea", 0.1, True)
-    assert await store.memories.index_rows("ann") == []
+    changes = await store.memories.index_changes("ann", "m")
+    assert (changes.rows, changes.bare) == ((), (made.memory_id,))
     assert (await store.memories.add("ann", [NewMemory("green tea")]))[0].memory_id == made.memory_id
 
 
 async def test_an_index_row_is_kept_only_for_the_memory_as_it_is(store: Store) -> None:
     a, b = await store.memories.add("ann", [NewMemory("a"), NewMemory("b")])
-    rows = [IndexRow(m.memory_id, m.change, "use", b"\0\1", bytes(range(256)), {"d": 512}) for m in (a, b)]
+    rows = [IndexRow(m.memory_id, m.change, "use", terms=b"\0\1", vector=bytes(range(256))) for m in (a, b)]
     moved = await store.memories.pin("ann", a.memory_id)
     assert await store.memories.put_index("ann", rows) == 1
     assert await store.memories.put_index("bob", rows) == 0
-    assert await store.memories.index_rows("ann") == [rows[1]]
+    changes = await store.memories.index_changes("ann", "use")
+    assert [(row.memory_id, row.terms, row.vector) for row in changes.rows] == [(b.memory_id, b"\0\1", rows[1].vector)]
+    assert (changes.bare, changes.gone, changes.last, changes.more) == ((a.memory_id,), (), moved.change, False)
     assert [m.memory_id for m in await store.memories.unindexed("ann", "use")] == [a.memory_id]
-    assert len(await store.memories.unindexed("ann", "other model")) == 2
-    newer = IndexRow(a.memory_id, moved.change, "use", b"x")
-    assert await store.memories.put_index("ann", [newer]) == 1
-    assert await store.memories.index_rows("ann", after=b.change) == [newer]
+    assert len((await store.memories.index_changes("ann", "other model")).bare) == 2
+    assert await store.memories.put_index("ann", [IndexRow(a.memory_id, moved.change, "use", terms=b"x")]) == 1
+    later = await store.memories.index_changes("ann", "use", after=b.change)
+    assert [(row.memory_id, row.terms) for row in later.rows] == [(a.memory_id, b"x")]
+    assert (await store.memories.index_changes("ann", "use", limit=1)).more
     await store.memories.clear_index("ann")
-    assert await store.memories.index_rows("ann") == []
+    assert (await store.memories.index_changes("ann", "use")).rows == ()
+
+
+async def test_an_index_learns_numbers_and_days_from_the_memory_itself(store: Store) -> None:
+    (made,) = await store.memories.add("ann", [NewMemory("tea", session_id="s", seq=7, happened=86_400.0)])
+    await store.memories.put_index("ann", [IndexRow(made.memory_id, made.change, "m", terms=b"t", mentions=b"d")])
+    (row,) = (await store.memories.index_changes("ann", "m")).rows
+    assert (row.session, row.position, row.day, row.importance) == ("s", 7, 719_164, 0.5)
+    (newer,) = await store.memories.add("ann", [NewMemory("coffee", supersedes=(made.memory_id,))])
+    changes = await store.memories.index_changes("ann", "m")
+    assert (changes.gone, changes.bare) == ((made.memory_id,), (newer.memory_id,))
 
 
 async def test_forgetting_erases_text_index_and_the_summaries_made_of_it(store: Store) -> None:
@@ -120,14 +135,14 @@ async def test_forgetting_erases_text_index_and_the_summaries_made_of_it(store: 
     made, kept = await store.memories.add(
         "ann", [NewMemory("secret", "ctx", session_id=source, seq=2), NewMemory("kept")]
     )
-    await store.memories.put_index("ann", [IndexRow(made.memory_id, made.change, "m", b"secret")])
+    await store.memories.put_index("ann", [IndexRow(made.memory_id, made.change, "m", terms=b"secret")])
     await store.summaries.put("ann", cites, "cites", upto_seq=1, memory_ids=[kept.memory_id, made.memory_id])
     await store.summaries.put("ann", source, "its session", upto_seq=4)
     await store.summaries.put("ann", other, "other", upto_seq=4, memory_ids=[kept.memory_id])
     assert await store.memories.forget("ann", [made.memory_id]) == sorted([cites, source])
     gone = await store.memories.get("ann", made.memory_id)
     assert (gone.text, gone.context, gone.text_hash, gone.state) == ("", "", "", "forgotten")
-    assert await store.memories.index_rows("ann") == []
+    assert (await store.memories.index_changes("ann", "m")).rows == ()
     assert [s.text for s in await store.summaries.recent("ann")] == ["other"]
     assert await store.memories.forget("ann", [made.memory_id]) == []
     for ask in (store.memories.pin, store.memories.edit):

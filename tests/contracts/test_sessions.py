@@ -3,9 +3,10 @@
 import pytest
 
 from lamina.errors import MessageError, NotFoundError, OwnerError
+from lamina.records import NewMemory, Template
 from lamina.store.history import together
 from lamina.store.store import Store
-from lamina.types import AnyMessage, NewMemory, Template
+from lamina.types import AnyMessage
 
 USER: AnyMessage = {"role": "user", "content": "hello"}
 

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from lamina.errors import LeaseError, MessageError, NotFoundError
+from lamina.records import NewJob, NewMemory
 from lamina.store.store import Store, open_store
-from lamina.types import AnyMessage, NewJob, NewMemory, text_hash
+from lamina.types import AnyMessage, text_hash
 
 USER: AnyMessage = {"role": "user", "content": "what is 1+1?"}
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.errors import LeaseError, StoreError
+from lamina.records import Job, NewJob, NewMemory
 from lamina.store.store import Store, open_store
-from lamina.types import Job, NewJob, NewMemory, text_hash
+from lamina.types import text_hash
 
 OWNERS = ("ann", "bob", "王")
 LEASE = 0.3

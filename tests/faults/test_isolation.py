@@ -10,21 +10,11 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs] -- it ships annotation
 import pytest
 
 from lamina.errors import LeaseError, NotFoundError, StoreError
+from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory, Session, StoredMessage, Template, TurnRecord
 from lamina.store import maintenance
 from lamina.store.database import Row, Steps
 from lamina.store.store import Store, open_store
-from lamina.types import (
-    IndexRow,
-    Job,
-    Memory,
-    NewJob,
-    NewMemory,
-    Session,
-    StoredMessage,
-    Template,
-    TurnRecord,
-    text_hash,
-)
+from lamina.types import text_hash
 from tests.postgres import Server
 
 SOAK = int(os.environ.get("SOAK", "1"))
@@ -104,8 +94,10 @@ class Crowd:
             lambda: s.memories.pin(owner, one("memory")),
             lambda: s.memories.edit(owner, one("memory"), text=f"{mark} edited"),
             lambda: s.memories.supersede(owner, one("memory"), NewMemory(f"{mark} new {self.rng.random()}")),
-            lambda: s.memories.put_index(owner, [IndexRow(one("memory"), self.rng.randrange(99), mark, mark.encode())]),
-            lambda: s.memories.index_rows(owner),
+            lambda: s.memories.put_index(
+                owner, [IndexRow(one("memory"), self.rng.randrange(99), mark, terms=mark.encode())]
+            ),
+            lambda: s.memories.index_changes(owner, mark),
             lambda: s.memories.unindexed(owner, mark, limit=20),
             lambda: s.summaries.put(owner, one("session"), mark, upto_seq=1, written_by=mark, memory_ids=[mark]),
             lambda: s.summaries.recent(owner),

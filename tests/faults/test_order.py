@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from lamina.errors import LeaseError
+from lamina.records import NewMemory, StoredMessage
 from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
-from lamina.types import NewMemory, StoredMessage
 
 SOAK = int(os.environ.get("SOAK", "1"))
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lamina.types import Message, StoredMessage
+from lamina.records import StoredMessage
+from lamina.types import Message
 
 PAGE = 64
 CHARACTERS_PER_TOKEN = 8

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lamina.days import spans
 from lamina.errors import InputError
 from lamina.layers.fusion import Evidence, Fused, Query, fuse, query_weights
+from lamina.records import IndexRow
 from lamina.words import normal, terms, weight
 
 Floats = NDArray[np.float32]
@@ -55,27 +56,6 @@ class Entry:
     """Its place in the session: neighbours by position are its context."""
     importance: float = 0.0
     """From 0 to 1; a mild prior."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRow:
-    """What a store keeps of an entry, so that an index is loaded without reading any text."""
-
-    memory_id: str
-    change: int
-    model: str
-    """Which embedder made the vector; empty without one."""
-    session: str
-    position: int
-    day: int
-    """Proleptic ordinal, 0 for none."""
-    importance: float
-    terms: bytes
-    """A header (weighted length, asks or not), then each term's hash with its counts in text and speaker."""
-    mentions: bytes
-    """The spans of days that the text names, as pairs of ordinals."""
-    vector: bytes
-    """A scale and one signed byte a dimension."""
 
 
 @dataclass(frozen=True, slots=True)

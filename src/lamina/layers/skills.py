@@ -14,7 +14,7 @@ from lamina.errors import InputError, shown
 from lamina.layers.approvals import Approvals
 from lamina.layers.templates import ON_DEMAND, apps_of
 from lamina.layers.workspace import AnyPath, Missing, Workspace
-from lamina.types import Template
+from lamina.records import Template
 
 FILE = "SKILL.md"
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -107,5 +107,6 @@ def _description(head: Mapping[str, Any], where: str) -> str:
 
 def _apps(head: Mapping[str, Any], where: str) -> tuple[str, ...]:
     metadata = head.get("metadata")
-    fields = cast(Mapping[str, Any], metadata) if isinstance(metadata, dict) else {}
-    return apps_of(fields.get("supported_apps", ()), where)
+    if not isinstance(metadata, dict):
+        return ()
+    return apps_of(cast(Mapping[str, Any], metadata).get("supported_apps", ()), where)

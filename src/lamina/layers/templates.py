@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from lamina.errors import InputError, LayerError, shown
-from lamina.types import Layer, Template
+from lamina.records import Template
+from lamina.types import Layer
 
 Missing = Literal["error", "keep"]
 

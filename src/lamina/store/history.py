@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from lamina.records import StoredMessage
 from lamina.store.database import Clock, Database, Steps, count_on, load, missing
 from lamina.store.rows import MESSAGE, Placed, message_of, parts, put_messages
 from lamina.store.sessions import get_session
 from lamina.store.turns import take_numbers
-from lamina.types import AnyMessage, StoredMessage
+from lamina.types import AnyMessage
 
 MAX_COLLECTED = 1_000
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.errors import LeaseError
+from lamina.records import Job, NewJob
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
-from lamina.types import Job, NewJob
 
 COLUMNS = (
     "owner, job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "

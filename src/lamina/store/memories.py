@@ -7,39 +7,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.errors import MessageError
+from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory
 from lamina.store.database import (
     Clock,
     Database,
     Row,
     Steps,
+    batches,
     clean,
     count_on,
     dump,
     insert,
     like,
-    load,
     marks,
     missing,
     new_id,
 )
 from lamina.store.jobs import add_jobs, complete_job
-from lamina.types import IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, text_hash
+from lamina.types import text_hash
 
 COLUMNS = (
     "owner, memory_id, change, text, context, kind, trust, importance, pinned, state, superseded_by, session_id, "
     "turn_id, seq, happened, created, updated, text_hash"
 )
-INDEX = "memory_id, change, model, terms, vector, extra"
+INDEX = "memory_id, model, terms, mentions, vector"
+FIRST_DAY = 719_163
+"""The ordinal of 1970-01-01, from which clocks count."""
 
 
 def memory_of(row: Row) -> Memory:
     values = list(row)
     values[8] = bool(values[8])
     return Memory(*values)
-
-
-def index_row_of(row: Row) -> IndexRow:
-    return IndexRow(row[0], row[1], row[2], bytes(row[3]), bytes(row[4]), load(row[5]))
 
 
 def _checked(memory: NewMemory) -> NewMemory:
@@ -122,11 +121,13 @@ def _one(owner: str, memory_id: str) -> Steps[Memory]:
 
 
 def _list(
-    owner: str, state: MemoryState | None, kind: str | None, query: str, limit: int, before: int | None
-) -> Steps[list[Memory]]:
+    owner: str, state: MemoryState | None, kind: str | None, query: str, limit: int, before: int | None,
+    pinned: bool | None,
+) -> Steps[list[Memory]]:  # fmt: skip
     wanted: dict[str, Any] = {"owner = ?": owner, "change < ?": 2**62 if before is None else before}
     wanted |= {} if state is None else {"state = ?": state}
     wanted |= {} if kind is None else {"kind = ?": kind}
+    wanted |= {} if pinned is None else {"pinned = ?": int(pinned)}
     wanted |= {"LOWER(text) LIKE LOWER(?) ESCAPE '!'": like(query)} if query else {}
     rows = yield (
         f"SELECT {COLUMNS} FROM atomic_memory WHERE {' AND '.join(wanted)} ORDER BY change DESC LIMIT ?",
@@ -181,30 +182,50 @@ def _last_change(owner: str) -> Steps[int]:
     return int(rows[0][0]) if rows else 0
 
 
-def _index_rows(owner: str, after: int, limit: int) -> Steps[list[IndexRow]]:
+def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[IndexChanges]:
+    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index."""
     rows = yield (
-        f"SELECT {INDEX} FROM memory_index WHERE owner = ? AND change > ? ORDER BY change LIMIT ?",
-        (owner, after, limit),
+        "SELECT m.memory_id, m.change, m.state, m.session_id, m.seq, m.happened, m.created, m.importance, "
+        "i.model, i.terms, i.mentions, i.vector FROM atomic_memory m LEFT JOIN memory_index i "
+        "ON i.owner = m.owner AND i.memory_id = m.memory_id AND i.model = ? "
+        "WHERE m.owner = ? AND m.change > ? ORDER BY m.change LIMIT ?",
+        (model, owner, after, limit + 1),
     )
-    return [index_row_of(row) for row in rows]
+    taken = rows[:limit]
+    found: list[IndexRow] = []
+    gone: list[str] = []
+    bare: list[str] = []
+    for name, change, state, session, seq, happened, created, weight, made_by, terms, mentions, vector in taken:
+        if state != "active":
+            gone.append(name)
+        elif made_by is None:
+            bare.append(name)
+        else:
+            day = int((created if happened is None else happened) // 86_400) + FIRST_DAY
+            found.append(
+                IndexRow(name, change, made_by, session, seq, day, weight, bytes(terms), bytes(mentions), bytes(vector))
+            )
+    last = int(taken[-1][1]) if taken else after
+    return IndexChanges(tuple(found), tuple(gone), tuple(bare), last, len(rows) > limit)
 
 
 def _put_index(owner: str, rows: Sequence[IndexRow]) -> Steps[int]:
-    kept = 0
-    for row in rows:
+    current: dict[str, int] = {}
+    for batch in batches([(row.memory_id,) for row in rows], 1):
         found = yield (
-            "SELECT 1 FROM atomic_memory WHERE owner = ? AND memory_id = ? AND change = ? AND state <> 'forgotten'",
-            (owner, row.memory_id, row.change),
+            "SELECT memory_id, change FROM atomic_memory WHERE owner = ? AND state <> 'forgotten' "
+            f"AND memory_id IN ({marks(len(batch))})",
+            (owner, *(value for (value,) in batch)),
         )
-        if found:
-            kept += 1
-            values = (owner, row.memory_id, row.change, row.model, row.terms, row.vector, dump(row.extra))
-            yield from insert(
-                "memory_index", f"owner, {INDEX}", [values],
-                "ON CONFLICT (owner, memory_id) DO UPDATE SET change = excluded.change, model = excluded.model, "
-                "terms = excluded.terms, vector = excluded.vector, extra = excluded.extra",
-            )  # fmt: skip
-    return kept
+        current |= {row[0]: int(row[1]) for row in found}
+    kept = [row for row in rows if current.get(row.memory_id) == row.change]
+    yield from insert(
+        "memory_index", f"owner, {INDEX}",
+        [(owner, row.memory_id, row.model, row.terms, row.mentions, row.vector) for row in kept],
+        "ON CONFLICT (owner, memory_id) DO UPDATE SET model = excluded.model, terms = excluded.terms, "
+        "mentions = excluded.mentions, vector = excluded.vector",
+    )  # fmt: skip
+    return len(kept)
 
 
 def _unindexed(owner: str, model: str, limit: int) -> Steps[list[Memory]]:
@@ -247,10 +268,10 @@ class Memories:
 
     async def list(
         self, owner: str, *, state: MemoryState | None = "active", kind: str | None = None, query: str = "",
-        limit: int = 50, before: int | None = None,
+        limit: int = 50, before: int | None = None, pinned: bool | None = None,
     ) -> Sequence[Memory]:  # fmt: skip
         """The latest changed first; `before` is the `change` of the last one already seen."""
-        return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before))
+        return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before, pinned))
 
     async def edit(
         self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,
@@ -288,8 +309,9 @@ class Memories:
     async def last_change(self, owner: str) -> int:
         return await self._db.read(owner, lambda: _last_change(owner))
 
-    async def index_rows(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[IndexRow]:
-        return await self._db.read(owner, lambda: _index_rows(owner, after, limit))
+    async def index_changes(self, owner: str, model: str, *, after: int = 0, limit: int = 20_000) -> IndexChanges:
+        """What changed after a change number, as an index of this model wants to know it."""
+        return await self._db.read(owner, lambda: _index_changes(owner, model, after, limit))
 
     async def put_index(self, owner: str, rows: Sequence[IndexRow]) -> int:
         """Keep index rows of memories that are still as they were at the row's `change`; returns how many."""

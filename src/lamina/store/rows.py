@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from lamina.errors import MessageError, shown
+from lamina.records import MessageState, StoredMessage
 from lamina.store.database import Database, Row, Steps, dump, insert, load, new_id
 from lamina.store.words import words
-from lamina.types import AnyMessage, MessageState, StoredMessage
+from lamina.types import AnyMessage
 
 MESSAGE = "owner, session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, tokens, created"
 _INSERT = (

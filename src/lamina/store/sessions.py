@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lamina.records import Found, Session
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
 from lamina.store.rows import MESSAGE, message_of
 from lamina.store.words import query_words, snippet
-from lamina.types import Found, Session
 
 COLUMNS = (
     "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "

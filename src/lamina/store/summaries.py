@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lamina.records import Summary
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, missing
 from lamina.store.sessions import get_session
-from lamina.types import Summary
 
 COLUMNS = "owner, session_id, version, text, upto_seq, written_by, created, memory_ids"
 

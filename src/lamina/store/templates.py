@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from lamina.records import Template
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
-from lamina.types import Template
 
 COLUMNS = (
     "template_id, name, content, scenario, is_skill, supported_apps, enabled, priority, sort, description, source, "

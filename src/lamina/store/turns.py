@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from lamina.errors import LeaseError, MessageError, shown
+from lamina.records import FinalState, NewJob, TurnRecord
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
 from lamina.store.jobs import add_jobs
 from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
-from lamina.types import AnyMessage, FinalState, NewJob, TurnRecord, text_hash
+from lamina.types import AnyMessage, text_hash
 
 COLUMNS = (
     "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "

@@ -109,11 +109,10 @@ CREATE TABLE atomic_memory (
 CREATE TABLE memory_index (
   owner text COLLATE "C" NOT NULL CHECK (owner <> ''),
   memory_id text COLLATE "C" NOT NULL,
-  change bigint NOT NULL,
   model text COLLATE "C" NOT NULL,
   terms bytea NOT NULL,
+  mentions bytea NOT NULL,
   vector bytea NOT NULL,
-  extra text COLLATE "C" NOT NULL,
   PRIMARY KEY (owner, memory_id),
   FOREIGN KEY (owner, memory_id) REFERENCES atomic_memory (owner, memory_id)
 );
@@ -191,7 +190,6 @@ CREATE INDEX turn_session ON turn (owner, session_id, user_seq);
 CREATE INDEX turn_text_hash ON turn_text (owner, hash);
 CREATE UNIQUE INDEX atomic_memory_change ON atomic_memory (owner, change);
 CREATE INDEX atomic_memory_hash ON atomic_memory (owner, text_hash) WHERE state = 'active';
-CREATE INDEX memory_index_change ON memory_index (owner, change);
 CREATE INDEX session_summary_number ON session_summary (owner, number);
 CREATE UNIQUE INDEX outbox_key ON outbox (owner, key);
 CREATE INDEX outbox_number ON outbox (owner, state, number);

@@ -109,11 +109,10 @@ CREATE TABLE atomic_memory (
 CREATE TABLE memory_index (
   owner TEXT NOT NULL CHECK (owner <> ''),
   memory_id TEXT NOT NULL,
-  change INTEGER NOT NULL,
   model TEXT NOT NULL,
   terms BLOB NOT NULL,
+  mentions BLOB NOT NULL,
   vector BLOB NOT NULL,
-  extra TEXT NOT NULL,
   PRIMARY KEY (owner, memory_id),
   FOREIGN KEY (owner, memory_id) REFERENCES atomic_memory (owner, memory_id)
 ) STRICT, WITHOUT ROWID;
@@ -191,7 +190,6 @@ CREATE INDEX turn_session ON turn (owner, session_id, user_seq);
 CREATE INDEX turn_text_hash ON turn_text (owner, hash);
 CREATE UNIQUE INDEX atomic_memory_change ON atomic_memory (owner, change);
 CREATE INDEX atomic_memory_hash ON atomic_memory (owner, text_hash) WHERE state = 'active';
-CREATE INDEX memory_index_change ON memory_index (owner, change);
 CREATE INDEX session_summary_number ON session_summary (owner, number);
 CREATE UNIQUE INDEX outbox_key ON outbox (owner, key);
 CREATE INDEX outbox_number ON outbox (owner, state, number);

@@ -1,0 +1,234 @@
+"""What the store keeps, row by row, as frozen values. Plain data: who reads or writes them is not their business."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lamina.types import Message, Part, Role, Trust
+
+MessageState = Literal["streaming", "complete", "interrupted", "failed"]
+"""How far a stored message, or a turn, has come; all but `streaming` are final."""
+FinalState = Literal["complete", "interrupted", "failed"]
+MemoryState = Literal["active", "superseded", "forgotten"]
+JobState = Literal["waiting", "leased", "done", "parked"]
+
+
+def _mapping() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One chat of one owner. `activity` orders an owner's sessions: it moves whenever something happens in one."""
+
+    owner: str
+    session_id: str
+    title: str
+    scenario: str
+    app: str
+    mode: str
+    skill: str
+    meta: Mapping[str, Any]
+    injection: Mapping[str, Any]
+    last_seq: int
+    activity: int
+    created: float
+    updated: float
+    ended: float | None = None
+    parent_id: str = ""
+    parent_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A row of `conversation`. `seq` is its place in the session, without gaps; a clock never decides the order."""
+
+    owner: str
+    session_id: str
+    seq: int
+    message_id: str
+    turn_id: str
+    role: Role
+    content: str | list[Part] | None
+    extra: Mapping[str, Any]
+    state: MessageState
+    is_collected: bool
+    tokens: int
+    created: float
+
+    @property
+    def message(self) -> Message:
+        """The message as it was handed in."""
+        whole: Any = {"role": self.role, "content": self.content, **self.extra}
+        return whole
+
+    @property
+    def text(self) -> str:
+        """All text in it, pictures left out."""
+        if isinstance(self.content, list):
+            return "\n".join(part["text"] for part in self.content if part["type"] == "text")
+        return self.content or ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A question and its answer. `repeated` says that this turn was already there under the same key."""
+
+    owner: str
+    turn_id: str
+    session_id: str
+    key: str
+    state: MessageState
+    user_message_id: str
+    user_seq: int
+    answer_message_id: str
+    answer_seq: int
+    usage: Mapping[str, Any]
+    receipt: Mapping[str, Any]
+    error: str
+    created: float
+    finished: float | None
+    lease_until: float
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A fact to keep, with the turn it came from. What it `supersedes` stays on record and is no longer active."""
+
+    text: str
+    context: str = ""
+    kind: str = "fact"
+    trust: Trust = "user"
+    importance: float = 0.5
+    pinned: bool = False
+    session_id: str = ""
+    turn_id: str = ""
+    seq: int = 0
+    happened: float | None = None
+    supersedes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A row of `atomic_memory`. `change` is the owner's change number when it last moved; forgetting moves it too."""
+
+    owner: str
+    memory_id: str
+    change: int
+    text: str
+    context: str
+    kind: str
+    trust: Trust
+    importance: float
+    pinned: bool
+    state: MemoryState
+    superseded_by: str
+    session_id: str
+    turn_id: str
+    seq: int
+    happened: float | None
+    created: float
+    updated: float
+    text_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A memory as an index holds it. `terms`, `mentions` and `vector` are made of its text and kept."""
+
+    memory_id: str
+    change: int
+    model: str
+    """Which embedder made the vector; empty without one."""
+    session: str = ""
+    position: int = 0
+    day: int = 0
+    """Proleptic ordinal, 0 for none."""
+    importance: float = 0.0
+    terms: bytes = b""
+    mentions: bytes = b""
+    vector: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChanges:
+    """What an index must learn to stand at `last`: rows, memories that are gone, and those that nobody indexed yet."""
+
+    rows: tuple[IndexRow, ...]
+    gone: tuple[str, ...]
+    bare: tuple[str, ...]
+    last: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a session was about, up to `upto_seq`. `memory_ids` are the memories whose facts it repeats."""
+
+    owner: str
+    session_id: str
+    version: int
+    text: str
+    upto_seq: int
+    written_by: str
+    created: float
+    memory_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A row of `prompt_template`: a scenario's prompt, or a skill. No `supported_apps` means every app."""
+
+    template_id: str
+    name: str
+    content: str
+    scenario: str = "common"
+    is_skill: bool = False
+    supported_apps: tuple[str, ...] = ()
+    enabled: bool = True
+    priority: int = 0
+    sort: int = 0
+    description: str = ""
+    source: str = ""
+    created: float = 0.0
+    updated: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Work for later. A second job with the same key is the same job; without a key every job is new."""
+
+    kind: str
+    payload: Mapping[str, Any] = field(default_factory=_mapping)
+    key: str = ""
+    run_after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of the outbox. `number` is the owner's order; `worker` holds it until `lease_until`."""
+
+    owner: str
+    job_id: str
+    number: int
+    kind: str
+    key: str
+    payload: Mapping[str, Any]
+    state: JobState
+    attempts: int
+    run_after: float
+    lease_until: float
+    worker: str
+    error: str
+    created: float
+    updated: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that a search found, its session, and the piece of its text around the words."""
+
+    session: Session
+    message: StoredMessage
+    snippet: str
