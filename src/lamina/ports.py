@@ -3,8 +3,24 @@
 Nothing here has code of its own. A port is added together with its first user.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from lamina.records import (
+    IndexChanges,
+    IndexRow,
+    Job,
+    Memory,
+    MemoryState,
+    NewJob,
+    NewMemory,
+    Session,
+    StoredMessage,
+    Summary,
+    Template,
+    TurnRecord,
+)  # fmt: skip
+from lamina.types import Layer, Message
 
 Count = Callable[[str], int]
 """Text in, tokens out. A plain function is enough; `ChatCount` says more."""
@@ -39,3 +55,96 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str], /) -> Vectors:
         """One vector of `dimension` for each text. It may block: call it off the event loop."""
         ...
+
+
+Complete = Callable[[Sequence[Message], Mapping[str, Any] | None], Awaitable[str]]
+"""A model for work in the background: messages and the JSON schema of the answer, or None, in; the answer out."""
+
+
+class MemoryRows(Protocol):
+    """Where facts are kept. The first argument of every method is the owner."""
+
+    async def add(
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
+    ) -> Sequence[Memory]: ...
+    async def get(self, owner: str, memory_id: str) -> Memory: ...
+    async def many(self, owner: str, ids: Sequence[str]) -> Sequence[Memory]: ...
+    async def list(
+        self, owner: str, *, state: MemoryState | None = "active", kind: str | None = None, query: str = "",
+        limit: int = 50, before: int | None = None, pinned: bool | None = None,
+    ) -> Sequence[Memory]: ...  # fmt: skip
+    async def edit(
+        self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,
+        kind: str | None = None, importance: float | None = None, happened: float | None = None,
+    ) -> Memory: ...  # fmt: skip
+    async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory: ...
+    async def forget(self, owner: str, ids: Sequence[str]) -> Sequence[str]: ...
+    async def of_session(self, owner: str, session_id: str) -> Sequence[Memory]: ...
+    async def last_change(self, owner: str) -> int: ...
+    async def index_changes(self, owner: str, model: str, *, after: int = 0, limit: int = 20_000) -> IndexChanges: ...
+    async def put_index(self, owner: str, rows: Sequence[IndexRow]) -> int: ...
+    async def clear_index(self, owner: str) -> None: ...
+
+
+class SummaryRows(Protocol):
+    async def put(
+        self, owner: str, session_id: str, text: str, *, upto_seq: int, written_by: str = "",
+        memory_ids: Sequence[str] = (), done: Job | None = None,
+    ) -> Summary: ...  # fmt: skip
+    async def recent(self, owner: str, *, limit: int = 5, without: str = "") -> Sequence[Summary]: ...
+
+
+class HistoryRows(Protocol):
+    async def messages(
+        self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[StoredMessage]: ...  # fmt: skip
+    async def collected(self, owner: str, *, limit: int = 20, query: str = "") -> Sequence[StoredMessage]: ...
+    async def text(self, owner: str, name: str) -> str: ...
+
+
+class TurnRows(Protocol):
+    async def get(self, owner: str, turn_id: str) -> TurnRecord: ...
+
+
+class TemplateRows(Protocol):
+    async def list(
+        self, owner: str, *, scenario: str | None = None, app: str | None = None, is_skill: bool | None = None,
+        enabled: bool | None = None,
+    ) -> Sequence[Template]: ...  # fmt: skip
+
+
+class SessionRows(Protocol):
+    async def get(self, owner: str, session_id: str) -> Session: ...
+
+
+class ProfileRows(Protocol):
+    async def get(self, owner: str) -> Mapping[str, Any]: ...
+
+
+class Store(Protocol):
+    """What is kept, as the layers see it; `lamina.store` has two of them."""
+
+    @property
+    def memories(self) -> MemoryRows: ...
+    @property
+    def summaries(self) -> SummaryRows: ...
+    @property
+    def history(self) -> HistoryRows: ...
+    @property
+    def turns(self) -> TurnRows: ...
+    @property
+    def templates(self) -> TemplateRows: ...
+    @property
+    def sessions(self) -> SessionRows: ...
+    @property
+    def profile(self) -> ProfileRows: ...
+
+
+class Source(Protocol):
+    """Where layers come from. `layers` gets the turn that is built and gives what this source has to say on it."""
+
+    name: str
+    """The layer's name, or what the receipt calls the source when it was skipped."""
+
+    async def layers(self, turn: Any, /) -> Sequence[Layer]: ...

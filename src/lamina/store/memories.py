@@ -177,6 +177,14 @@ def _changes(owner: str, after: int, limit: int) -> Steps[list[Memory]]:
     return [memory_of(row) for row in rows]
 
 
+def _of_session(owner: str, session_id: str) -> Steps[list[Memory]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND session_id = ? ORDER BY change",
+        (owner, session_id),
+    )
+    return [memory_of(row) for row in rows]
+
+
 def _last_change(owner: str) -> Steps[int]:
     rows = yield "SELECT value FROM owner_counter WHERE owner = ? AND name = 'change'", (owner,)
     return int(rows[0][0]) if rows else 0
@@ -305,6 +313,10 @@ class Memories:
     async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
         """What changed after a change number, in order; forgotten ones are among them, without text."""
         return await self._db.read(owner, lambda: _changes(owner, after, limit))
+
+    async def of_session(self, owner: str, session_id: str) -> Sequence[Memory]:
+        """Everything that was learnt in a session, forgotten ones too."""
+        return await self._db.read(owner, lambda: _of_session(owner, session_id))
 
     async def last_change(self, owner: str) -> int:
         return await self._db.read(owner, lambda: _last_change(owner))

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lamina.records import Summary
+from lamina.records import Job, Summary
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, missing
+from lamina.store.jobs import complete_job
 from lamina.store.sessions import get_session
 
 COLUMNS = "owner, session_id, version, text, upto_seq, written_by, created, memory_ids"
@@ -17,8 +18,11 @@ def summary_of(row: Row) -> Summary:
 
 
 def _put(
-    owner: str, session_id: str, text: str, upto_seq: int, written_by: str, memory_ids: Sequence[str], now: float
-) -> Steps[Summary]:
+    owner: str, session_id: str, text: str, upto_seq: int, written_by: str, memory_ids: Sequence[str], now: float,
+    done: Job | None,
+) -> Steps[Summary]:  # fmt: skip
+    if done is not None:
+        yield from complete_job(done, now)
     yield from get_session(owner, session_id)
     number = yield from count_on(owner, "summary")
     rows = yield (
@@ -63,12 +67,14 @@ class Summaries:
 
     async def put(
         self, owner: str, session_id: str, text: str, *, upto_seq: int, written_by: str = "",
-        memory_ids: Sequence[str] = (),
+        memory_ids: Sequence[str] = (), done: Job | None = None,
     ) -> Summary:  # fmt: skip
         """Write a session's summary; a later one takes the place of the earlier, with the next version."""
         now = self._clock()
         clean(text, "the summary")
-        return await self._db.write(owner, lambda: _put(owner, session_id, text, upto_seq, written_by, memory_ids, now))
+        return await self._db.write(
+            owner, lambda: _put(owner, session_id, text, upto_seq, written_by, memory_ids, now, done)
+        )
 
     async def get(self, owner: str, session_id: str) -> Summary:
         return await self._db.read(owner, lambda: _get(owner, session_id))

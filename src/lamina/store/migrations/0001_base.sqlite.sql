@@ -190,6 +190,7 @@ CREATE INDEX turn_session ON turn (owner, session_id, user_seq);
 CREATE INDEX turn_text_hash ON turn_text (owner, hash);
 CREATE UNIQUE INDEX atomic_memory_change ON atomic_memory (owner, change);
 CREATE INDEX atomic_memory_hash ON atomic_memory (owner, text_hash) WHERE state = 'active';
+CREATE INDEX atomic_memory_session ON atomic_memory (owner, session_id);
 CREATE INDEX session_summary_number ON session_summary (owner, number);
 CREATE UNIQUE INDEX outbox_key ON outbox (owner, key);
 CREATE INDEX outbox_number ON outbox (owner, state, number);

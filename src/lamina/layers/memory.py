@@ -1,0 +1,246 @@
+"""What is remembered of one owner: facts found again when they matter, learnt from turns, forgotten when asked to.
+
+Bound to its owner when it is made; no method takes another. It asks the store through its port and a model, if there is
+one, for facts and summaries; it never learns from what came out of memory.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import Any
+
+from lamina.errors import LayerError, NotFoundError, shown
+from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
+from lamina.layers.history import closed, together
+from lamina.layers.likeness import merge
+from lamina.layers.recall import Recall, day_of
+from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
+from lamina.ports import Complete, Store
+from lamina.records import Job, Memory, NewMemory, StoredMessage, Summary, TurnRecord
+from lamina.types import Fact, Layer
+
+Clock = Callable[[], float]
+
+TOP_N = SUMMARIES = 5
+SUMMARY_CHARACTERS = 1_200
+SUMMARY_MESSAGES = 400
+"""The newest messages of a session that a summary is made of."""
+ALIKE = 20
+"""Memories that a new fact is compared with."""
+MAX_PINNED = 10
+FROM_MEMORY = ("memory", "collected", "summary")
+SHORT, TITLE = 160, 48
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A memory that was found, how well, and why."""
+
+    memory: Memory
+    score: float
+    why: str
+
+
+class MemoryService:
+    """The memory of one owner."""
+
+    def __init__(
+        self, store: Store, recall: Recall, owner: str, *, complete: Complete | None = None, clock: Clock
+    ) -> None:
+        self.owner = owner
+        self._store, self._recall, self._complete, self._clock = store, recall, complete, clock
+
+    async def get_relevant_memories(
+        self, query: str, top_n: int = TOP_N, *, context: Sequence[str] = ()
+    ) -> list[Recalled]:
+        """Pinned facts first, then the best found for the words of a query; `context` are the words before it."""
+        if top_n < 1:
+            return []
+        pinned = await self._store.memories.list(self.owner, pinned=True, limit=min(top_n, MAX_PINNED))
+        today = day_of(self._clock())
+        hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
+        found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
+        recalled = [Recalled(memory, 1.0, "pinned") for memory in pinned]
+        known = {memory.memory_id for memory in pinned}
+        for hit in hits:
+            memory = found.get(hit.memory_id)
+            if memory and memory.state == "active" and hit.memory_id not in known:
+                recalled.append(Recalled(memory, hit.score, hit.why))
+        return recalled[:top_n]
+
+    async def get_recent_session_summaries(self, limit: int = SUMMARIES, *, without: str = "") -> Sequence[Summary]:
+        """The latest first, the session `without` (the current one) left out."""
+        return await self._store.summaries.recent(self.owner, limit=limit, without=without) if limit > 0 else []
+
+    async def save_atomic_memory(self, turn_id: str, *, done: Job | None = None) -> Sequence[Memory]:
+        """Learn from a turn: one fact a record, merged with what is known. With `done` the job that asked for it is
+        completed in the same transaction, so that a crash leads neither to a loss nor to a second time."""
+        turn = await self._store.turns.get(self.owner, turn_id)
+        rows = [row for row in await self._rows_of(turn) if row.turn_id == turn_id]
+        user = "\n".join(row.text for row in rows if row.role == "user")
+        said = day_of(turn.created)
+        shown_texts = await self._shown(turn)
+        answer = "\n".join(row.text for row in rows if row.role == "assistant")
+        if self._complete is None:
+            facts = facts_by_rules(user, answer, said=said, shown=shown_texts)
+        else:
+            prompt = extraction_prompt(user, answer, known=shown_texts, said=said)
+            facts = facts_from_reply(await self._complete(prompt, EXTRACTION_SCHEMA), user=user, shown=shown_texts)
+        new = await self._merged(facts, turn, user)
+        return await self._recall.add(self.owner, new, done=done)
+
+    async def write_summary(self, session_id: str, *, done: Job | None = None) -> Summary | None:
+        """Summarise a session anew. Turns whose facts were forgotten are left out: they do not come back this way."""
+        rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
+        learnt = await self._store.memories.of_session(self.owner, session_id)
+        gone = {memory.turn_id for memory in learnt if memory.state == "forgotten"}
+        kept = [row for row in rows if row.turn_id not in gone]
+        messages = closed(together(kept))
+        if self._complete is None:
+            text, by = summarise(messages, limit=SUMMARY_CHARACTERS), "extractive"
+        else:
+            reply = await self._complete(summary_prompt(messages, SUMMARY_CHARACTERS), None)
+            text, by = summary_from_reply(reply, SUMMARY_CHARACTERS), "model"
+        if not text.strip() and done is None:
+            return None
+        ids = [memory.memory_id for memory in learnt if memory.state != "forgotten"]
+        last = rows[-1].seq if rows else 0
+        return await self._store.summaries.put(
+            self.owner, session_id, text, upto_seq=last, written_by=by, memory_ids=ids, done=done
+        )
+
+    async def add(self, text: str, *, kind: str = "fact", importance: float = 0.5, pinned: bool = False) -> Memory:
+        """Remember what the owner says himself; a text that is known already comes back as it is."""
+        _check_kind(kind)
+        (memory,) = await self._recall.add(
+            self.owner, [NewMemory(text, kind=kind, importance=importance, pinned=pinned)]
+        )
+        return memory
+
+    async def list(
+        self, *, kind: str | None = None, query: str = "", limit: int = 50, before: int | None = None,
+        everything: bool = False,
+    ) -> Sequence[Memory]:  # fmt: skip
+        """The latest changed first; `everything` has superseded and forgotten ones too."""
+        state = None if everything else "active"
+        return await self._store.memories.list(
+            self.owner, state=state, kind=kind, query=query, limit=limit, before=before
+        )
+
+    async def get(self, memory_id: str) -> Memory:
+        return await self._store.memories.get(self.owner, memory_id)
+
+    async def edit(
+        self, memory_id: str, text: str | None = None, *, kind: str | None = None, importance: float | None = None
+    ) -> Memory:
+        if kind is not None:
+            _check_kind(kind)
+        return await self._store.memories.edit(self.owner, memory_id, text=text, kind=kind, importance=importance)
+
+    async def forget(self, *ids: str) -> Sequence[str]:
+        """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them."""
+        return await self._store.memories.forget(self.owner, ids)
+
+    async def pin(self, memory_id: str, on: bool = True) -> Memory:
+        """A pinned fact is in every context."""
+        return await self._store.memories.pin(self.owner, memory_id, on)
+
+    async def profile(self) -> Mapping[str, Any]:
+        return await self._store.profile.get(self.owner)
+
+    async def _rows_of(self, turn: TurnRecord) -> Sequence[StoredMessage]:
+        return await self._store.history.messages(
+            self.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
+        )
+
+    async def _shown(self, turn: TurnRecord) -> Sequence[str]:
+        """The texts that memory put into this turn's request: none of them is news."""
+        hashes = [
+            segment["hash"]
+            for segment in turn.receipt.get("segments", ())
+            if segment.get("layer") in FROM_MEMORY and segment.get("decision") != "dropped"
+        ]
+        texts: list[str] = []
+        for name in dict.fromkeys(hashes):
+            try:
+                texts.append(await self._store.history.text(self.owner, name))
+            except NotFoundError:  # an earlier session's text, deleted with it
+                continue
+        return texts
+
+    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord, context: str) -> Sequence[NewMemory]:
+        """What of the facts is new, and which older ones it replaces."""
+        old: dict[str, tuple[str, str, str]] = {}
+        for fact in facts:
+            hits = await self._recall.search(self.owner, fact.text, limit=ALIKE)
+            for memory in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits]):
+                old[memory.memory_id] = (memory.memory_id, memory.text, memory.kind)
+        for memory in await self._store.memories.list(self.owner, limit=ALIKE):
+            old.setdefault(memory.memory_id, (memory.memory_id, memory.text, memory.kind))
+        changes = await asyncio.to_thread(merge, facts, list(old.values()))
+        return [
+            NewMemory(
+                change.fact.text, context[:2_000], change.fact.kind, "user", change.fact.importance,
+                session_id=turn.session_id, turn_id=turn.turn_id, seq=turn.user_seq,
+                happened=_stamp(change.fact), supersedes=change.ids,
+            )
+            for change in changes
+            if change.action != "skip"
+        ]  # fmt: skip
+
+
+def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
+    """Each memory a layer: data with its origin and date. Ordered by id, so that the same set gives the same bytes."""
+    layers: list[Layer] = []
+    for one in sorted(found, key=lambda one: (one.memory.change, one.memory.memory_id)):
+        memory = one.memory
+        day = day_of(memory.created if memory.happened is None else memory.happened)
+        text = f"{memory.text} ({memory.kind}, {day.isoformat()})"
+        layers.append(
+            Layer(
+                "memory", text, f"memory:{memory.memory_id}", owner, "outside", True, short=_cut(memory.text, SHORT),
+                title=_cut(memory.text, TITLE),
+            )
+        )  # fmt: skip
+    return layers
+
+
+def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
+    """The summaries of other sessions, the latest first."""
+    return [
+        Layer(
+            "summary", f"{day_of(summary.created).isoformat()}\n{summary.text}",
+            f"session:{summary.session_id}#{summary.version}", owner, "model", True,
+            short=_cut(summary.text, 2 * SHORT), title=_cut(summary.text, TITLE),
+        )
+        for summary in found
+        if summary.text.strip()
+    ]  # fmt: skip
+
+
+def collected_layers(found: Sequence[StoredMessage], owner: str) -> list[Layer]:
+    """Answers that the owner collected, each with where it stands."""
+    return [
+        Layer(
+            "collected", row.text, f"collected:{row.session_id}#{row.seq}", owner, "model", True,
+            short=_cut(row.text, 2 * SHORT), title=_cut(row.text, TITLE),
+        )
+        for row in found
+        if row.text.strip()
+    ]  # fmt: skip
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning of a text on one line; empty when that is all of it."""
+    line = " ".join(text.split())
+    return f"{line[: most - 1]}…" if len(line) > most else ""
+
+
+def _stamp(fact: Fact) -> float | None:
+    return datetime.combine(fact.date, time(12), UTC).timestamp() if fact.date else None
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise LayerError(f"no kind of memory is named {shown(kind)}", hint=f"kinds are {', '.join(KINDS)}")

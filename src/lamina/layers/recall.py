@@ -1,0 +1,133 @@
+"""The indexes of the owners who spoke lately, each as fresh as its rows: what is new is added, what is gone is removed.
+
+One for a process, whatever the number of owners; an index never holds rows of two. Needs numpy (extra `memory`).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+import numpy as np
+
+from lamina.layers.fusion import Query, passages
+from lamina.layers.ranking import Entry, Hit, Index, index_row
+from lamina.ports import Embedder, MemoryRows
+from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
+
+MAX_ROWS = 200_000
+"""Rows held in memory over all owners, about two kilobytes each; the owners who spoke longest ago make room."""
+AT_ONCE = 256
+"""Memories that are embedded together."""
+
+
+@dataclass(slots=True)
+class _Known:
+    index: Index = field(default_factory=Index)
+    last: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Recall:
+    """Finds memories of one owner at a time, by words, meaning and days."""
+
+    def __init__(self, rows: MemoryRows, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
+        self._rows, self._embedder, self._max_rows = rows, embedder, max_rows
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    @property
+    def model(self) -> str:
+        return self._embedder.name if self._embedder else ""
+
+    async def search(
+        self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
+    ) -> list[Hit]:
+        """The best hits of this owner, nothing where nothing is good enough."""
+        known = await self._fresh(owner)
+        if not len(known.index):
+            return []
+        around = tuple(context)
+        vectors = await self._embed(passages(text, around)) if self._embedder else None
+        query = Query(text, around, today, vectors, self.model)
+        async with known.lock:
+            return await asyncio.to_thread(known.index.search, query, limit)
+
+    async def add(
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
+    ) -> Sequence[Memory]:
+        """Keep facts and index them. What a crash leaves without an index row gets one at the next search."""
+        made = await self._rows.add(owner, memories, done=done, jobs=jobs)
+        await self._index(owner, made)
+        return made
+
+    async def reindex(self, owner: str) -> int:
+        """All index rows of an owner made again; returns how many memories are indexed."""
+        self.drop(owner)
+        await self._rows.clear_index(owner)
+        return len((await self._fresh(owner)).index)
+
+    def drop(self, owner: str) -> None:
+        self._known.pop(owner, None)
+
+    async def warm(self) -> None:
+        """Load the embedder before somebody waits for it."""
+        if self._embedder:
+            await self._embed(["warm"])
+
+    async def _fresh(self, owner: str) -> _Known:
+        """The owner's index as of now. When nothing changed this costs one small read."""
+        known = self._known.setdefault(owner, _Known())
+        self._known.move_to_end(owner)
+        async with known.lock:
+            while known.last < (latest := await self._rows.last_change(owner)):
+                changes = await self._rows.index_changes(owner, self.model, after=known.last)
+                known.index.remove(changes.gone)
+                rows = list(changes.rows)
+                for at in range(0, len(changes.bare), AT_ONCE):
+                    bare = await self._rows.many(owner, changes.bare[at : at + AT_ONCE])
+                    rows += await self._index(owner, [memory for memory in bare if memory.state == "active"])
+                await asyncio.to_thread(known.index.add, rows)
+                known.last = changes.last if changes.more else max(changes.last, latest)
+        self._make_room(owner)
+        return known
+
+    async def _index(self, owner: str, memories: Sequence[Memory]) -> list[IndexRow]:
+        if not memories:
+            return []
+        vectors = await self._embed([memory.text for memory in memories]) if self._embedder else None
+        rows = [
+            index_row(entry_of(memory), None if vectors is None else vectors[n], self.model)
+            for n, memory in enumerate(memories)
+        ]
+        await self._rows.put_index(owner, rows)
+        return rows
+
+    async def _embed(self, texts: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        assert self._embedder is not None
+        found = await asyncio.to_thread(self._embedder.embed, texts)
+        return np.asarray([np.asarray(row, np.float32) for row in found], np.float32)
+
+    def _make_room(self, owner: str) -> None:
+        held = sum(len(known.index) for known in self._known.values())
+        while held > self._max_rows and len(self._known) > 1:
+            name = next(iter(self._known))
+            if name == owner:
+                break
+            held -= len(self._known.pop(name).index)
+
+
+def entry_of(memory: Memory) -> Entry:
+    return Entry(
+        memory.memory_id,
+        memory.text,
+        memory.change,
+        day_of(memory.created if memory.happened is None else memory.happened),
+        session=memory.session_id,
+        position=memory.seq,
+        importance=memory.importance,
+    )
+
+
+def day_of(stamp: float) -> date:
+    return datetime.fromtimestamp(stamp, UTC).date()
