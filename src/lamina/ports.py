@@ -18,6 +18,7 @@ from lamina.records import (
     StoredMessage,
     Summary,
     Template,
+    Turn,
     TurnRecord,
 )  # fmt: skip
 from lamina.types import Layer, Message
@@ -145,6 +146,8 @@ class Source(Protocol):
     """Where layers come from. `layers` gets the turn that is built and gives what this source has to say on it."""
 
     name: str
-    """The layer's name, or what the receipt calls the source when it was skipped."""
+    """Which layer it fills; the receipt names it when it was skipped."""
+    optional: bool
+    """Whether the turn goes on without it when it fails or is late (C2); all others stop the turn."""
 
-    async def layers(self, turn: Any, /) -> Sequence[Layer]: ...
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]: ...

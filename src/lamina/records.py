@@ -1,6 +1,6 @@
 """What the store keeps, row by row, as frozen values. Plain data: who reads or writes them is not their business."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -232,3 +232,25 @@ class Found:
     session: Session
     message: StoredMessage
     snippet: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request that is to be built: whose it is, in which session, and what was said."""
+
+    owner: str
+    session: Session
+    user: str | Sequence[Mapping[str, Any]]
+    values: Mapping[str, object] = field(default_factory=_mapping)
+    """What fills the slots of templates."""
+    phase_prompt: str | None = None
+    context_use: float | None = None
+    before: int | None = None
+    """The number of the user's message, once it is stored; the history ends before it."""
+
+    @property
+    def words(self) -> str:
+        """The text of what was said, pictures left out."""
+        if isinstance(self.user, str):
+            return self.user
+        return "\n".join(str(part["text"]) for part in self.user if part.get("type") == "text")

@@ -70,13 +70,15 @@ def assemble(
     skipped: Mapping[str, str] | None = None,
     older: int = 0,
     repeat: Sequence[Layer] = (),
+    since: Sequence[AnyMessage] = (),
 ) -> Context:
     """Everything that one request holds, within `budget`, and the receipt for it.
 
     The system message and the current turn always stay: `user`, or, without it, the history from its last
     user message on. Of the rest the longest legal suffix that fits is kept. With `shares`, layers that take more than
     theirs give way (`shares`); `skipped` are layers that are not there, and why; `older` counts messages that were not
-    even read; `repeat` are layers that stand once more in front of the user's words, lest they fade.
+    even read; `repeat` are layers that stand once more in front of the user's words, lest they fade;
+    `since` is what the turn has added behind the user's words: calls and their results.
     """
     budget = check_budget(budget, "budget")
     check_start_on(start_on)
@@ -87,7 +89,8 @@ def assemble(
     for _, layer, _ in again:
         admit(layer, owner, mark, lang, form)
     if user is not None:
-        current = [user_entry(user, count, owner, mark, again)]
+        added = _since(since, older + len(history), count, owner, mark)
+        current = [user_entry(user, count, owner, mark, again), *added]
         before: Sequence[AnyMessage] = history
     else:
         before, tail = split_turn(history)
@@ -108,6 +111,13 @@ def assemble(
     why = f"over the budget; the first {older} were not read" if older else "over the budget"
     gone = [*_absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
     return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
+
+
+def _since(messages: Sequence[AnyMessage], first: int, count: Count, owner: str | None, mark: str) -> list[Entry]:
+    """What a turn has added, as part of it: calls with their results, all of which stay."""
+    own = [_own(message, first + number, mark) for number, message in enumerate(check_history(messages))]
+    longest_suffix([{"role": "user", "content": "…"}, *own], float("inf"), count)
+    return [as_current(history_entry(m, f"history[{first + 1 + n}]", count, owner)) for n, m in enumerate(own)]
 
 
 def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budget: float, count: Count) -> float:

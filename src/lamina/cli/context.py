@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app import Sources, assemble_files, render_request
+from lamina.app.files import Sources, assemble_files, render_request
 from lamina.cli.texts import escaped
 from lamina.errors import InputError, shown
 from lamina.settings import Settings, load_settings

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app import (
+from lamina.app.files import (
     InstructionFiles,
     SystemPromptManager,
     approve_file,

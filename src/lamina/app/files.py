@@ -1,4 +1,4 @@
-"""The only place that builds things: it reads files and settings and hands values to the rooms."""
+"""What is built from files: a context, the instruction files of a workspace, the state of a session's injections."""
 
 import json
 import os
@@ -34,7 +34,7 @@ try:
 except ImportError:  # a system without it has no locks between processes
     fcntl = None
 
-IDENTITY = Path(__file__).parent / "data" / "identity.md"
+IDENTITY = Path(__file__).parent.parent / "data" / "identity.md"
 MAX_LAYER_BYTES = 256 * 1024
 MAX_HISTORY_BYTES = 256 * 1024 * 1024
 ESTIMATES: dict[str, Count] = {"seed": estimate_message_tokens, "cjk": estimate_tokens}

@@ -1,0 +1,147 @@
+"""WHEN: the layers of a turn are gathered once, from their sources; then a context is assembled from them (C1–C4).
+
+It knows sources and the history by their ports, and nothing else builds a request from a session. It fails closed: a
+source that cannot be read stops the turn, unless a turn can do without it, and then the receipt says why.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lamina.assembly.context import assemble
+from lamina.assembly.fences import session_mark
+from lamina.assembly.prompt import mode_hint
+from lamina.assembly.tokens import estimate_message_tokens
+from lamina.errors import LaminaError
+from lamina.layers.history import Chat, read_chat
+from lamina.layers.injection import PromptEnvelope, SystemPromptManager
+from lamina.layers.tools import ToolRegistry
+from lamina.ports import Count, HistoryRows, Source
+from lamina.records import Turn
+from lamina.types import Context, Form, Lang, Layer, Message, Share
+
+SHARES: Mapping[str, Share] = {
+    "skill": Share(most=0.30),
+    "session": Share(most=0.05),
+    "memory": Share(most=0.15),
+    "collected": Share(most=0.10),
+    "summary": Share(most=0.10),
+    "context": Share(most=0.25),
+    "history": Share(least=0.25),
+}
+"""What each layer may take of the budget by default, and what the layers leave to the history."""
+DEADLINE = 0.15
+
+Prompts = Callable[[Turn], SystemPromptManager]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How a context is built, the same for every turn."""
+
+    budget: float = 8_000
+    count: Count = estimate_message_tokens
+    form: Form = "headed"
+    lang: Lang = "en"
+    shares: Mapping[str, Share] = field(default_factory=lambda: dict(SHARES))
+    deadline: float = DEADLINE
+    """Seconds that an optional source may take."""
+    off: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Layers that are switched off, and the words for it in the receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the sources gave for one turn; inside a turn only the chat grows."""
+
+    layers: tuple[Layer, ...]
+    repeat: tuple[Layer, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
+    envelope: PromptEnvelope | None = None
+
+
+class ContextBuilder:
+    """`build(turn)` gives the context of a turn: [0] to [6], each from its source, each in the receipt."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        history: HistoryRows,
+        *,
+        settings: BuildSettings | None = None,
+        prompts: Prompts | None = None,
+        tools: ToolRegistry | None = None,
+    ) -> None:
+        self.settings = settings or BuildSettings()
+        self.sources = list(sources)
+        self._history, self._prompts, self._tools = history, prompts, tools
+
+    async def build(self, turn: Turn) -> Context:
+        gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
+        return self.assemble(turn, gathered, chat)
+
+    async def gather(self, turn: Turn) -> Gathered:
+        """Every source is asked at once; what they say stands in the order of the layers."""
+        envelope = None
+        if self._prompts:
+            manager = self._prompts(turn)
+            envelope = manager.prepare(turn.user, phase_prompt=turn.phase_prompt, context_use=turn.context_use)
+        answers = await asyncio.gather(*(self._ask(source, turn) for source in self.sources), return_exceptions=True)
+        layers = list(envelope.layers) if envelope else []
+        skipped = dict(self.settings.off)
+        for source, answer in zip(self.sources, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not source.optional or not isinstance(answer, Exception):
+                    raise answer
+                skipped[source.name] = _why(answer, self.settings.deadline)
+            else:
+                layers += answer
+        hint = mode_hint(turn.session.mode or "ask")
+        layers += [Layer("mode", hint, f"mode:{turn.session.mode}")] if hint else []
+        layers += [self._tools.layer()] if self._tools else []
+        repeat = list(envelope.repeat) if envelope else []
+        if turn.phase_prompt and turn.phase_prompt.strip():
+            repeat.append(Layer("mode", turn.phase_prompt, "phase prompt"))
+        return Gathered(tuple(layers), tuple(repeat), skipped, envelope)
+
+    async def chat(self, turn: Turn) -> Chat:
+        """[5]: the rolling window of this session, and of no other."""
+        return await read_chat(
+            self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before
+        )
+
+    def assemble(self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = ()) -> Context:
+        """A request; `since` is what the turn itself has added, calls and their results."""
+        settings = self.settings
+        return assemble(
+            gathered.layers,
+            history=chat.messages,
+            user=turn.user,
+            since=since,
+            budget=settings.budget,
+            count=settings.count,
+            tools=self._tools.schemas if self._tools else (),
+            owner=turn.owner,
+            mark=session_mark(turn.session.session_id),
+            lang=settings.lang,
+            form=settings.form,
+            shares=settings.shares,
+            skipped=gathered.skipped,
+            older=chat.older,
+            repeat=gathered.repeat,
+        )
+
+    async def _ask(self, source: Source, turn: Turn) -> Sequence[Layer]:
+        if source.name in self.settings.off:
+            return ()
+        if not source.optional:
+            return await source.layers(turn)
+        async with asyncio.timeout(self.settings.deadline):
+            return await source.layers(turn)
+
+
+def _why(error: Exception, deadline: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"skipped: no answer within {1_000 * deadline:.0f} ms"
+    what = error.message if isinstance(error, LaminaError) else type(error).__name__
+    return f"skipped: {what}"

@@ -1,0 +1,157 @@
+"""The sources of a chat's layers [0] to [4] and of its context, each from where it is kept (C1, C4, C5).
+
+A source gives layers and decides nothing about what fits. What belongs to an owner is asked for by that owner alone.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from lamina.errors import LayerError, shown
+from lamina.layers.memory import MemoryService, collected_layers, memory_layers, summary_layers
+from lamina.layers.templates import Missing, scenario_layers
+from lamina.ports import HistoryRows, ProfileRows, TemplateRows
+from lamina.records import Turn
+from lamina.types import LAYERS, Layer, Trust
+
+SHARED = "operator"
+"""The owner under which templates are kept that the operator gives to everybody."""
+AROUND = 6
+"""Messages before the newest whose words help to find memories."""
+
+Answer = str | Layer | Sequence[Layer] | None
+Function = Callable[[Turn], Answer | Awaitable[Answer]]
+Services = Callable[[str], MemoryService]
+
+
+class FixedSource:
+    """Layers that are the same on every turn."""
+
+    optional = False
+
+    def __init__(self, *layers: Layer) -> None:
+        self.name = layers[0].name if layers else ""
+        self._layers = layers
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        return self._layers
+
+
+class ScenarioSource:
+    """[1]: the scenario's prompt and the skills for the host, the operator's and the owner's own."""
+
+    name, optional = "scenario", False
+
+    def __init__(self, templates: TemplateRows, *, missing: Missing = "error") -> None:
+        self._templates = templates
+        self._missing: Missing = missing
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        session = turn.session
+        own = await self._templates.list(turn.owner, enabled=True)
+        mine = {(t.is_skill, t.name, t.scenario) for t in own}
+        shared = await self._templates.list(SHARED, enabled=True) if turn.owner != SHARED else ()
+        others = [t for t in shared if (t.is_skill, t.name, t.scenario) not in mine]
+        chosen_is_own = any(t.is_skill and t.name == session.skill for t in own)
+        found: list[Layer] = []
+        for templates, owner in ((others, None), (own, turn.owner)):
+            found += scenario_layers(
+                templates,
+                scenario=session.scenario,
+                app=session.app,
+                values=turn.values,
+                missing=self._missing,
+                chosen=session.skill if chosen_is_own == (owner is not None) else "",
+                owner=owner,
+            )
+        prompts = [layer for layer in found if layer.name == "scenario"]
+        return [*prompts[-1:], *(layer for layer in found if layer.name == "skill")]
+
+
+class SessionSource:
+    """[2]: what is known of the session and of its owner's profile."""
+
+    name, optional = "session", False
+
+    def __init__(self, profile: ProfileRows) -> None:
+        self._profile = profile
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        profile = await self._profile.get(turn.owner)
+        found = (("profile", profile), (f"session:{turn.session.session_id}", turn.session.meta))
+        return [
+            Layer("session", _lines(values), source, turn.owner, "outside", True) for source, values in found if values
+        ]
+
+
+class MemorySource:
+    """[3]: what was found for the words of the turn."""
+
+    name, optional = "memory", True
+
+    def __init__(self, services: Services, history: HistoryRows, *, top_n: int) -> None:
+        self._services, self._history, self._top_n = services, history, top_n
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        around = await self._history.messages(
+            turn.owner, turn.session.session_id, before=turn.before, limit=AROUND, newest=True
+        )
+        context = [row.text for row in around if row.role in ("user", "assistant") and row.text]
+        found = await self._services(turn.owner).get_relevant_memories(turn.words, self._top_n, context=context)
+        return memory_layers(found, turn.owner)
+
+
+class CollectedSource:
+    """Answers that the owner collected, the newest ones."""
+
+    name, optional = "collected", True
+
+    def __init__(self, history: HistoryRows, *, limit: int) -> None:
+        self._history, self._limit = history, limit
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        rows = await self._history.collected(turn.owner, limit=self._limit)
+        elsewhere = [row for row in rows if row.session_id != turn.session.session_id]
+        return collected_layers(elsewhere, turn.owner)
+
+
+class SummarySource:
+    """[4]: what other sessions were about, never the current one."""
+
+    name, optional = "summary", True
+
+    def __init__(self, services: Services, *, limit: int) -> None:
+        self._services, self._limit = services, limit
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        service = self._services(turn.owner)
+        found = await service.get_recent_session_summaries(self._limit, without=turn.session.session_id)
+        return summary_layers(found, turn.owner)
+
+
+class FunctionSource:
+    """A function that somebody registered: text, a layer, several, or nothing."""
+
+    def __init__(self, function: Function, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
+        if layer not in LAYERS:
+            raise LayerError(f"no layer named {shown(layer)}", hint=f"layers are {', '.join(LAYERS)}")
+        self.name, self.optional = layer, optional
+        self._function, self._called = function, called
+        self._trust: Trust = trust
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        answer = self._function(turn)
+        found = await answer if inspect.isawaitable(answer) else answer
+        if found is None:
+            return ()
+        if isinstance(found, str):
+            return (Layer(self.name, found, f"source:{self._called}", None, self._trust, True),)
+        layers = (found,) if isinstance(found, Layer) else tuple(found)
+        for layer in layers:
+            if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+                raise LayerError(f"the source {self._called} gave {shown(layer)}", hint="text, Layer, a list, or None")
+        return layers
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in sorted(values.items()))
