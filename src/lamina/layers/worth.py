@@ -123,7 +123,7 @@ _STANDING = (
 _INSTRUCTION = re.compile(
     rf"^(?:please |pls |kindly |and |you (?:should|must|can) |i want you to |i'd like you to "
     rf"|i would like you to )*(?:always|never|don't ever|do not ever)"
-    rf"(?: please)? {_ANSWERING}\b"
+    rf"(?: please)? (?!say never|give up|say die){_ANSWERING}\b"
     rf"|(?:\b(?:{_STANDING})\b.*\b{_ANSWERING}\b|\b{_ANSWERING}\b.*\b(?:{_STANDING})\b)"
     rf"|^(?:please )?(?:don't|do not|stop|no need to) (?:ever )?{_ANSWERING}\w*\b.*\b(?:ever|any ?more"
     rf"|in the future|when you (?:talk|speak|write|answer|reply))\b"
