@@ -86,6 +86,10 @@ ENGLISH: list[tuple[str, tuple[str, ...]]] = [
     ("I have to go now.", ()),
     ("Explain recursion like I'm five.", ()),
     ("Should I buy a house?", ()),
+    ("Never say never!", ()),
+    ("Never give up!", ()),
+    ("From now on I will write shorter messages.", ()),
+    ("What will people use in future to heat their homes", ()),
 ]
 
 CHINESE: list[tuple[str, tuple[str, ...]]] = [
@@ -175,6 +179,10 @@ CHINESE: list[tuple[str, tuple[str, ...]]] = [
     ("继续第二部分。", ()),
     ("我该买房吗", ()),
     ("我们继续吧。", ()),
+    ("王叔每次都夸我，还说要给我介绍对象。", ()),
+    ("以后得少熬夜了。", ()),
+    ("每次和你说话都很开心。", ()),
+    ("我还是没想好。", ()),
 ]
 
 SAME: list[tuple[str, str]] = [

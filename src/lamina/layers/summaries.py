@@ -44,6 +44,8 @@ _FORMS: dict[Form, tuple[str, ...]] = {
 }
 _LONGEST = 240
 """Of one line; a longer sentence is cut."""
+_TRIED = 200
+"""So many lines of a part are tried; a summary has room for fewer."""
 _CODE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*$(?:.*?^[ \t]*\1[ \t]*$|.*\Z)", re.MULTILINE | re.DOTALL)
 _REQUEST = re.compile(
     r"^(?:please |now |then |and |also |ok,? |next,? )*(?:write|make|create|build|add|fix|change|explain|show|give"
@@ -208,7 +210,7 @@ _PARTS: dict[str, Callable[[Sequence[_Line], Sequence[AnyMessage]], list[str]]] 
 
 def _filled(opening: str, wanted: dict[str, list[str]], lang: Lang, limit: int, count: Count) -> str:
     """Take a line from each part in turn, first lines first and then from the newest back, while they fit."""
-    queues = {part: _by_weight(list(dict.fromkeys(texts))) for part, texts in wanted.items()}
+    queues = {part: _by_weight(list(dict.fromkeys(texts)))[:_TRIED] for part, texts in wanted.items()}
     order = {part: {text: n for n, text in enumerate(dict.fromkeys(texts))} for part, texts in wanted.items()}
     taken: dict[str, list[str]] = {part: [] for part in wanted}
     seen: set[str] = set()

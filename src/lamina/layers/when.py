@@ -32,7 +32,11 @@ _PAST = re.compile(
     r"|了|过|刚|曾|那天",
     re.IGNORECASE,
 )
-_FUTURE = re.compile(r"\b(?:will|going to|'ll|next|upcoming|leaves|starts)\b|要|将|会|打算|准备|计划", re.IGNORECASE)
+_FUTURE = re.compile(
+    r"\b(?:will|going to|'ll|next|upcoming|leaves|starts|booked|registered|signed up)\b|预约|预订|订了|报名|要|将|会"
+    r"|打算|准备|计划",
+    re.IGNORECASE,
+)
 
 
 def numeral(text: str) -> int | None:
@@ -67,10 +71,18 @@ def the_day(text: str, said: date | None) -> date | None:
     return _relative(low, said) if said else None
 
 
+_VAGUE = re.compile(
+    r"\b(?:next|last|this|coming) (?:week|weekend|month|year|spring|summer|autumn|fall|winter)\b"
+    r"|(?:上|下|这|本)个?(?:周末|月|学期|季度)|(?:上|下|这|本)个?(?:周|星期|礼拜)(?![一二三四五六日天])"
+)
+"""Beside a span of time a day may be another day than the event's."""
+
+
 def _relative(low: str, said: date) -> date | None:
     # Also the first year and the last have neighbours that do not exist.
     try:
-        return next((day for rule in _RULES if (day := rule(low, said)) is not None), None)
+        days = {day for rule in _RULES if (day := rule(low, said)) is not None}
+        return days.pop() if len(days) == 1 and not _VAGUE.search(low) else None
     except OverflowError:
         return None
 

@@ -123,7 +123,7 @@ _STANDING = (
 _INSTRUCTION = re.compile(
     rf"^(?:please |pls |kindly |and |you (?:should|must|can) |i want you to |i'd like you to "
     rf"|i would like you to )*(?:always|never|don't ever|do not ever)"
-    rf"(?: please)? {_ANSWERING}\b"
+    rf"(?: please)? (?!say never|give up|say die){_ANSWERING}\b"
     rf"|(?:\b(?:{_STANDING})\b.*\b{_ANSWERING}\b|\b{_ANSWERING}\b.*\b(?:{_STANDING})\b)"
     rf"|^(?:please )?(?:don't|do not|stop|no need to) (?:ever )?{_ANSWERING}\w*\b.*\b(?:ever|any ?more"
     rf"|in the future|when you (?:talk|speak|write|answer|reply))\b"
@@ -187,8 +187,7 @@ _THING = (
     r"|band|book club|book|novel|blog|shop|store|"
     r"restaurant|farm|star sign|zodiac sign|native tongue|background|role"
     r"|title|position|contract|graduation|"
-    r"hobby|bedtime|alarm|favou?rite|due date|glasses|internship|department|household|operating system|os|editor"
-    r"|setup|pin code|team)"
+    r"hobby|bedtime|alarm|favou?rite|due date|glasses|internship|department|household|operating system|os|editor)"
 )
 _TASK_THING = re.compile(
     r"^(?:my|our) (?:\w+ ){0,2}(?:code|function|program|script|query|question|point|problem|issue|request|message"
@@ -207,15 +206,22 @@ _HOLDS = (
     r"|drinks?|suffers?|takes|wears|wants|prefers|uses|drives|bought|sold|gave birth|graduated|retired|became|called"
     r"|named)"
 )
+_IS = (
+    r"(?:is|are|was|were|'s|isn't|aren't|starts?|begins?|leaves?|ends?|expires?|falls?|costs?|runs on|will be"
+    r"|has been|means)"
+)
 _MINE = re.compile(
-    rf"^(?:my|our)(?: [\w'’-]+){{0,3}}? (?:{_KIN}|{_THING})(?:'s?)?(?! who\b"
+    rf"^(?:my|our)(?: [\w'’-]+){{0,3}}? {_KIN}(?:'s?)?(?! who\b"
     rf"| that\b)(?:,[^,]{{1,30}},)?(?: [\w'’-]+){{0,3}}? {_HOLDS}\b"
+    rf"|^(?:my|our)(?: [\w'’-]+){{0,2}}? {_THING}(?:'s?)?(?: \w+)?? {_IS}\b(?! (?:ruined|impossible|waiting|still|not))"
+    rf"|^(?:my|our)(?: [\w-]+)?? {_KIN}\b.{{0,20}}\bdied\b"
     rf"|\b(?:is|are|was) (?:my|our) (?:\w+ ){{0,2}}{_KIN}\b"
     rf"|^(?:me and|both) my (?:\w+ )?{_KIN}\b",
     _I,
 )
 _DANGLING = re.compile(
-    r"\b(?:it|them|him|he|she|they|those|here|this (?!week|month|year|spring|summer|fall|autumn|winter|weekend|\w+day"
+    r"\b(?:it|them|him|he|she|they|those|here|there|their|his|her|this (?!week|month|year|spring|summer|fall|autumn"
+    r"|winter|weekend|\w+day"
     r"|january|february"
     r"|march|april|may|june|july|august|september|october|november|december)|(?:like|do|know|see|need|after|about"
     r"|than) that)\b"
@@ -229,7 +235,8 @@ _ERRAND = re.compile(
     r"(?:need|check|make sure|hit|try|look|send|update|review|add|test|compile|revised|streamlined|download|upload"
     r"|share|start(?:ing)? now|on it"
     r"|get back|let|set(?:ting)? up|finish(?:ed)? (?:the|setting)|double|go with|take (?:a look|note)|do|keep|stick"
-    r"|push|focus|handle|drop|wait|buggered|follow|"
+    r"|push|focus|handle|drop|wait|buggered|follow|want|spent|was on|went to .* instead|working on the"
+    r"|start(?:ing)? with|"
     r"went (?:through|over|with|ahead)|got (?:the|your|some|it)|received|completed (?:the|all|step)|(?:can"
     r"|could) (?:handle|do|see|try|work|pay|use|get|make))\b",
     _I,
@@ -237,7 +244,8 @@ _ERRAND = re.compile(
 """The work at hand, not a life's event."""
 
 _FACT = re.compile(
-    r"^I(?:'m| am)(?: not| also| still| now| currently| actually| already| both| originally| only| just| almost"
+    r"^I(?:'m| am)(?: not(?! an?\b)| also| still| now| currently| actually| already| both| originally| only| just"
+    r"| almost"
     r"| nearly| about)* (?:"
     r"(?:a|an)(?! (?:bit|little|lot|few|big|huge|fan|beginner at this|complete|total|mess|idiot)\b) \w+"
     r"|\d{1,3}\b(?! (?:minutes|hours|percent|%))|"
@@ -275,11 +283,14 @@ _FACT = re.compile(
     r"|^I've (?:a|an|been (?!trying|getting|told|wondering|thinking|having|looking|asked|working on (?:this|that|it)"
     r"|stuck)\w+(?: \w+)*? (?:for|since)|never (?!seen (?:this|that|it)|heard of (?:this|that|it))|always"
     r"|had .* (?:for|since)|got (?:a|an|two|three|kids))\b"
-    r"|^I(?:'ve| have) (?:lived|worked|studied|taught|played|owned|known)\b"
-    r"|^I (?:don't|do not|can't|cannot) (?:have (?:a|an|any|kids|children)|drive|swim|own|speak|work|live|cook|smoke"
+    r"|^I(?:'ve| have) (?:lived|worked|studied|taught|played|owned|known)\b|^I (?:don't|do not|can't"
+    r"|cannot) (?:have (?:(?:a|an|any) (?:\w+ )?(?:car|job|licen[sc]e|kids|children|degree|visa|allerg\w+|pets?|dog"
+    r"|cat|siblings?|brothers?|sisters?|partner|girlfriend|boyfriend|credit card|passport|garden|tv|phone|religion)"
+    r"|kids|children)|drive|swim|own|speak|work|live|cook|smoke"
     r"|ride|read music|digest)\b"
     r"|^I can (?:speak|play|read|ride|drive|fly|cook|swim|code|sew|juggle)\b"
-    r"|^(?:we|my \w+ and I)(?: also| still| now| currently| both| all)* (?:live|have|own|rent|speak|work|run|are (?:a"
+    r"|^(?:we|my \w+ and I)(?: also| still| now| currently| both| all)* (?:live|have (?:an?|two|three|four|five|no"
+    r"|our own|\d+|kids|children|some)|own|rent|speak|work|run|are (?:a"
     r"|married|engaged|vegan|vegetarian|both|from|expecting|divorced|twins|in a)|homeschool|grow|keep"
     r"|don't have (?!to\b|time\b|any\b|enough\b)\w+)\b"
     r"|^there are (?:\w+|\d+) of us\b|^people call me\b|^everyone calls me\b|^born (?:and raised )?in\b|^(?:people"
@@ -297,21 +308,23 @@ _DONE = re.compile(
     r"|lost my|passed (?:my|the|away)|failed (?:my|the)|"
     r"won (?:a|an|the|first|my|our)|finished (?:my (?!\w+ (?:session|entry|test|setup))|school|college)|started (?:a"
     r"|my|at|working|learning|school|taking)|had (?:a baby|surgery|an operation"
-    r"|my|our|a miscarriage|a heart attack|an accident)|gave birth|died|"
-    r"joined|celebrated|visited|travell?ed|went to|flew to|applied (?:for|to)|booked|ran (?:a|my|the)|opened (?:a|my"
+    r"|my|our|a miscarriage|a heart attack|an accident)|gave birth|joined|celebrated|visited|travell?ed|went to"
+    r"|flew to|applied (?:for|to)|booked|ran (?:a|my|the)|opened (?:a|my"
     r"|our)|"
     r"changed (?:my name|jobs|careers)|switched (?:to|from|jobs)|became|met (?:my|a)|proposed|inherited|published"
     r"|launched|completed|crashed my|stopped (?:\w+ing))\b",
     _I,
 )
 _COMING = re.compile(
-    r"\b(?:(?:am|'m|are|'re|is|'s) (?:going to (?!be (?:honest|using)|ask|use|need|try)|moving|getting married|flying"
+    r"\b(?:(?:am|'m|are|'re|is|'s) (?:going to (?!be (?:honest|using)|ask|use|need|try)|moving (?:to|in|out|back"
+    r"|house|into|abroad)|getting married|flying"
     r"|travell?ing|visiting|leaving|starting|having (?:a baby|surgery|an operation|my|our)|taking|"
     r"meeting|planning|expecting|retiring|graduating|hosting|coming|turning|due|running (?:a|the|my)|attending|seeing"
     r"|interviewing|joining|presenting|driving|switching)|"
-    r"will (?:be )?(?:mov|fly|travel|visit|leav|start|have|take|meet|retir|graduat|turn|marry|go)\w*|plan(?:s"
-    r"|ning)? to|intend to|hope to|"
-    r"(?:leaves|starts|begins|opens|is due|arrives|turns|graduates|comes|moves|ends|expires|falls)\b|"
+    r"will (?:be )?(?:mov|fly|travel|visit|leav|start|have|take|meet|retir|graduat|turn|marry|go)\w*|(?:plan(?:s"
+    r"|ning)?|intend|hope) to (?:move|visit|buy|sell|retire|marry|get (?:married|a)|go|travel|study|learn|take|apply"
+    r"|quit|start|have|adopt|run|spend|return|leave|become|open)|(?:leaves|starts|begins|opens|is due|arrives|turns"
+    r"|graduates|comes|moves|ends|expires|falls)\b|"
     r"have (?:a|an|my|our|two) (?:\w+ ){0,3}?(?:appointment|interview|exam|meeting|flight|wedding|surgery|date"
     r"|deadline|presentation|concert|trip|test|checkup|party|reservation|race|marathon|recital|match|game))\b",
     _I,
@@ -429,11 +442,30 @@ def _statement(told: str) -> Worth | None:
         return Worth("event", 0.5 + more)
     if fact or (about and routine and (_DONE.search(told) or _FACT.search(told))):
         return Worth("fact", 0.5 + more)
-    if about and timed and not routine and re.match(r"(?:I|we)(?:'ve|'m|'ll)? \w+", told, _I):
+    if about and timed and not routine and _LIFE.match(told):
         return Worth("event", 0.5 + more)
     return None
 
 
+_LIFE = re.compile(
+    r"(?:I|we)(?:'ve|'m|'ll)? (?:start|begin|have|see|meet|finish|leave|turn|graduate|retire|visit|fly|travel|return"
+    r"|move|defend|present|had"
+    r"|saw|met|started|lost|got|give birth|celebrate|host|open|launch|sit|take)\b(?! (?:with|on|through|it|the))",
+    _I,
+)
+
+
+_MATERIAL = re.compile(
+    r"^(?:I|we) (?:have|need|use|own) (?:\w+ ){0,3}?(?:spreadsheet|checklist|system|syllabus|document|deck|report"
+    r"|template|script|sheet|paper|project"
+    r"|website|table|column|variable|dataset|model|class|method|form|page|domain|folder|chart|graph|presentation"
+    r"|meeting minutes)s?\b",
+    _I,
+)
+
+
 def _is_passing(told: str) -> bool:
-    """What is so today only."""
+    """What is so today only, or is the stuff of the task at hand."""
+    if _MATERIAL.search(told):
+        return True
     return bool(re.search(r"\b(?:today|right now|at the moment|this morning|just now|tonight)\b", told, _I))
