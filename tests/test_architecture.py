@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "lamina"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-MAX_LINES, MAX_FUNCTION, MAX_NAMES = 500, 60, 25
+MAX_LINES, MAX_FUNCTION, MAX_NAMES = 500, 60, 28
 
 GROUND = {"types", "ports", "errors", "words", "days", "records"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -76,7 +76,7 @@ def test_no_function_passes_60_lines() -> None:
     assert not too_long
 
 
-def test_at_most_25_public_names_and_each_is_there() -> None:
+def test_at_most_28_public_names_and_each_is_there() -> None:
     assert len(lamina.__all__) <= MAX_NAMES
     assert lamina.__all__ == sorted(lamina.__all__)
     assert [name for name in lamina.__all__ if not hasattr(lamina, name)] == []

@@ -7,6 +7,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it as true; importing `typing` for it would cost 8 ms
 if TYPE_CHECKING:
+    from lamina.app.app import App
     from lamina.assembly.context import assemble
     from lamina.assembly.estimate import estimate_tokens
     from lamina.assembly.fences import Fence, Hint, Prompt, system_hint
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from lamina.assembly.tokens import estimate_message_tokens
     from lamina.assembly.window import Window
     from lamina.assembly.wire import encode, render
+    from lamina.engine import ContextBuilder
     from lamina.errors import LaminaError
     from lamina.layers.injection import SystemPromptManager
     from lamina.layers.instructions import InstructionFiles
+    from lamina.layers.memory import MemoryService
     from lamina.layers.tools import Tool, ToolRegistry
     from lamina.providers.tokenizers import exact_counter
     from lamina.store.store import open_store
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev1"
 
 _ROOMS = {
+    "app.app": ("App",),
     "assembly.context": ("assemble",),
     "assembly.estimate": ("estimate_tokens",),
     "assembly.fences": ("Fence", "Hint", "Prompt", "system_hint"),
@@ -42,9 +46,11 @@ _ROOMS = {
     "assembly.tokens": ("estimate_message_tokens",),
     "assembly.window": ("Window",),
     "assembly.wire": ("encode", "render"),
+    "engine": ("ContextBuilder",),
     "errors": ("LaminaError",),
     "layers.injection": ("SystemPromptManager",),
     "layers.instructions": ("InstructionFiles",),
+    "layers.memory": ("MemoryService",),
     "layers.tools": ("Tool", "ToolRegistry"),
     "providers.tokenizers": ("exact_counter",),
     "store.store": ("open_store",),
@@ -52,12 +58,15 @@ _ROOMS = {
 }
 
 __all__ = [
+    "App",
+    "ContextBuilder",
     "Fence",
     "Hint",
     "InstructionFiles",
     "LaminaError",
     "Layer",
     "Ledger",
+    "MemoryService",
     "Prompt",
     "SystemPromptManager",
     "Tool",

@@ -4,6 +4,7 @@ Nothing here has code of its own. A port is added together with its first user.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, Protocol
 
 from lamina.records import (
@@ -85,6 +86,29 @@ class MemoryRows(Protocol):
     async def index_changes(self, owner: str, model: str, *, after: int = 0, limit: int = 20_000) -> IndexChanges: ...
     async def put_index(self, owner: str, rows: Sequence[IndexRow]) -> int: ...
     async def clear_index(self, owner: str) -> None: ...
+
+
+class Found(Protocol):
+    """A memory that was found: which, how well, and why."""
+
+    @property
+    def memory_id(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Finder(Protocol):
+    """Keeps facts and finds them again, within one owner at a time."""
+
+    async def search(
+        self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
+    ) -> Sequence[Found]: ...
+    async def add(
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
+    ) -> Sequence[Memory]: ...
+    async def reindex(self, owner: str) -> int: ...
 
 
 class SummaryRows(Protocol):

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, cast, get_args
 
 from lamina.errors import SettingsError, shown
-from lamina.types import Grammar, Lang
+from lamina.types import Form, Grammar, Lang, Share
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
@@ -54,6 +54,27 @@ class Settings:
     """A cadence for the instructions alone; 0 is `reinjection_turns`."""
     rules_turns: int = 0
     """A cadence for the rules alone; 0 is `reinjection_turns`."""
+    store: str = ""
+    """A file, or `postgresql://…`; empty is `lamina.db` in the user's data folder."""
+    user: str = ""
+    """Whose chats the commands show; empty is the name of the account."""
+    workspace: str = ""
+    """A folder whose instructions and rules are in every chat; empty for none."""
+    scenario: str = "common"
+    host: str = ""
+    """The app in which the chat runs, such as Excel: it decides which skills speak."""
+    form: Form = "headed"
+    missing_slots: Literal["error", "keep"] = "error"
+    memory: bool = True
+    """Switches [3] and [4] off altogether."""
+    memories: int = 5
+    summaries: int = 5
+    collected: int = 3
+    memory_deadline: int = 150
+    """Milliseconds after which a turn goes on without memories."""
+    embedder: Literal["embedded", "none"] = "embedded"
+    shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
+    """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
     home: str = ""
     """The folder of `lamina.toml`: files that it names never lead out of it. Not a setting."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -86,12 +107,23 @@ def load_settings(
     if not values.get("lang"):
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
+    _fill_places(values, environ)
+    return Settings(**values, home=os.path.realpath(folder), origin=origin)
+
+
+def _fill_places(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Where things of the user's own lie, unless a setting says so."""
     if not values.get("approvals"):  # a relative folder would be the repository's, and none approves itself
         home, state = environ.get("HOME", ""), environ.get("XDG_STATE_HOME", "")
         home = home if os.path.isabs(home) else os.path.expanduser("~")
         state = state if os.path.isabs(state) else os.path.join(home, ".local", "state")
         values["approvals"] = os.path.join(state, "lamina", "approved.json")
-    return Settings(**values, home=os.path.realpath(folder), origin=origin)
+    if not values.get("store"):
+        home, data = environ.get("HOME", ""), environ.get("XDG_DATA_HOME", "")
+        home = home if os.path.isabs(home) else os.path.expanduser("~")
+        data = data if os.path.isabs(data) else os.path.join(home, ".local", "share")
+        values["store"] = os.path.join(data, "lamina", "lamina.db")
+    values["user"] = values.get("user") or environ.get("USER") or environ.get("LOGNAME") or "me"
 
 
 def _here() -> Path:
@@ -115,7 +147,7 @@ def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise SettingsError(f"{FILE}: {name} must be a table", hint=f"[{name}] and settings below it")
-    for name in (name for name, value in data.items() if isinstance(value, dict)):
+    for name in (name for name, value in data.items() if isinstance(value, dict) and name not in _READERS):
         raise SettingsError(f"{FILE}: [{name}] is no channel", hint=f"known: {', '.join(f'[{c}]' for c in CHANNELS)}")
     found = [(name, value, f"{FILE}: {name}") for name, value in data.items()]
     own = [(name, value, f"{FILE}: {channel}.{name}") for name, value in tables.get(channel, {}).items()]
@@ -223,6 +255,27 @@ def _switch(value: object, where: str) -> bool:
     raise SettingsError(f"{where} must be true or false, not {shown(value)}", hint="true or false")
 
 
+def _shares(value: object, where: str) -> dict[str, Share]:
+    """`memory=0:0.15, history=0.3:1`, or a table of pairs; which names there are the assembly knows."""
+    found: dict[str, Any] = {}
+    if isinstance(value, str):
+        for piece in filter(str.strip, value.split(",")):
+            name, _, pair = piece.partition("=")
+            found[name.strip()] = pair.split(":")
+    else:
+        found = cast(dict[str, Any], value) if isinstance(value, dict) else {"": value}
+    shares: dict[str, Share] = {}
+    for name, pair in found.items():
+        try:
+            least, most = pair
+            shares[name] = Share(float(least), float(most))
+        except (TypeError, ValueError):
+            raise SettingsError(
+                f"{where}: the share of {shown(name)} is {shown(pair)}", hint="two fractions, such as memory=0:0.15"
+            ) from None
+    return shares
+
+
 def _one_of(*known: str) -> Callable[[object, str], str]:
     def read(value: object, where: str) -> str:
         if value not in known:
@@ -248,4 +301,18 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "reinjection_turns": _number(1),
     "instructions_turns": _number(0),
     "rules_turns": _number(0),
+    "store": _text,
+    "user": _text,
+    "workspace": _text,
+    "scenario": _name,
+    "host": _text,
+    "form": _one_of(*get_args(Form)),
+    "missing_slots": _one_of("error", "keep"),
+    "memory": _switch,
+    "memories": _number(0),
+    "summaries": _number(0),
+    "collected": _number(0),
+    "memory_deadline": _number(1),
+    "embedder": _one_of("embedded", "none"),
+    "shares": _shares,
 }

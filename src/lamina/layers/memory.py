@@ -7,17 +7,16 @@ one, for facts and summaries; it never learns from what came out of memory.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from lamina.errors import LayerError, NotFoundError, shown
 from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
 from lamina.layers.history import closed, together
 from lamina.layers.likeness import merge
-from lamina.layers.recall import Recall, day_of
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
-from lamina.ports import Complete, Store
-from lamina.records import Job, Memory, NewMemory, StoredMessage, Summary, TurnRecord
+from lamina.ports import Complete, Finder, Found, MemoryRows, Store
+from lamina.records import Job, Memory, NewJob, NewMemory, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, Layer
 
 Clock = Callable[[], float]
@@ -46,7 +45,7 @@ class MemoryService:
     """The memory of one owner."""
 
     def __init__(
-        self, store: Store, recall: Recall, owner: str, *, complete: Complete | None = None, clock: Clock
+        self, store: Store, recall: Finder, owner: str, *, complete: Complete | None = None, clock: Clock
     ) -> None:
         self.owner = owner
         self._store, self._recall, self._complete, self._clock = store, recall, complete, clock
@@ -190,6 +189,30 @@ class MemoryService:
         ]  # fmt: skip
 
 
+class WithoutIndex:
+    """Keeps facts and finds none: where memory is switched off, nothing is looked for and no index is needed."""
+
+    def __init__(self, rows: MemoryRows) -> None:
+        self._rows = rows
+
+    async def search(
+        self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
+    ) -> Sequence[Found]:
+        return ()
+
+    async def add(
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
+    ) -> Sequence[Memory]:
+        return await self._rows.add(owner, memories, done=done, jobs=jobs)
+
+    async def reindex(self, owner: str) -> int:
+        return 0
+
+
+def day_of(stamp: float) -> date:
+    return datetime.fromtimestamp(stamp, UTC).date()
+
+
 def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
     """Each memory a layer: data with its origin and date. Ordered by id, so that the same set gives the same bytes."""
     layers: list[Layer] = []
@@ -199,7 +222,7 @@ def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
         text = f"{memory.text} ({memory.kind}, {day.isoformat()})"
         layers.append(
             Layer(
-                "memory", text, f"memory:{memory.memory_id}", owner, "outside", True, short=_cut(memory.text, SHORT),
+                "memory", text, f"memory:{memory.memory_id[:12]}", owner, "outside", True, short=_cut(memory.text, SHORT),
                 title=_cut(memory.text, TITLE),
             )
         )  # fmt: skip
@@ -211,7 +234,7 @@ def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
     return [
         Layer(
             "summary", f"{day_of(summary.created).isoformat()}\n{summary.text}",
-            f"session:{summary.session_id}#{summary.version}", owner, "model", True,
+            f"session:{summary.session_id[:12]}#{summary.version}", owner, "model", True,
             short=_cut(summary.text, 2 * SHORT), title=_cut(summary.text, TITLE),
         )
         for summary in found
@@ -223,7 +246,7 @@ def collected_layers(found: Sequence[StoredMessage], owner: str) -> list[Layer]:
     """Answers that the owner collected, each with where it stands."""
     return [
         Layer(
-            "collected", row.text, f"collected:{row.session_id}#{row.seq}", owner, "model", True,
+            "collected", row.text, f"collected:{row.session_id[:12]}#{row.seq}", owner, "model", True,
             short=_cut(row.text, 2 * SHORT), title=_cut(row.text, TITLE),
         )
         for row in found

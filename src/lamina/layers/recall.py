@@ -7,11 +7,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 
 import numpy as np
 
 from lamina.layers.fusion import Query, passages
+from lamina.layers.memory import day_of
 from lamina.layers.ranking import Entry, Hit, Index, index_row
 from lamina.ports import Embedder, MemoryRows
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
@@ -127,7 +128,3 @@ def entry_of(memory: Memory) -> Entry:
         position=memory.seq,
         importance=memory.importance,
     )
-
-
-def day_of(stamp: float) -> date:
-    return datetime.fromtimestamp(stamp, UTC).date()

@@ -1,0 +1,156 @@
+"""One object that has everything a chat needs, built once from settings: store, memory, sources, builder, worker."""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from lamina.app.files import IDENTITY, counter, file_layer, instruction_files, prompt_manager
+from lamina.app.worker import Worker, summary_job
+from lamina.assembly.fences import session_mark
+from lamina.engine import SHARES, BuildSettings, ContextBuilder
+from lamina.errors import LayerError, SettingsError
+from lamina.layers.injection import InjectionState, SystemPromptManager
+from lamina.layers.memory import MemoryService, WithoutIndex
+from lamina.layers.sources import (
+    CollectedSource,
+    Function,
+    FunctionSource,
+    MemorySource,
+    ScenarioSource,
+    SessionSource,
+    SummarySource,
+)
+from lamina.layers.tools import ToolRegistry
+from lamina.ports import Complete, Embedder, Finder
+from lamina.records import Session, Turn
+from lamina.settings import Settings, load_settings
+from lamina.store.store import Store, open_store
+from lamina.types import Context, Layer, Trust
+
+OFF = "switched off by the setting `memory`"
+Clock = Callable[[], float]
+
+
+def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Finder:
+    if not settings.memory:
+        return WithoutIndex(store.memories)
+    try:
+        from lamina.layers.recall import Recall  # noqa: PLC0415 -- numpy is an extra
+        from lamina.providers.embeddings import default_embedder  # noqa: PLC0415 -- the same
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"memory needs the package {error.name}",
+            hint="pip install 'lamina[memory]', or switch it off: LAMINA_MEMORY=off",
+        ) from None
+    if embedder is None and settings.embedder == "embedded":
+        embedder = default_embedder()
+    return Recall(store.memories, embedder)
+
+
+class _Identity:
+    """[0]: who the model is. The shipped text tells by which mark to know lamina's own words."""
+
+    name, optional = "identity", False
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = Path(settings.identity) if settings.identity else IDENTITY
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        return (file_layer("identity", self._path, session_mark(turn.session.session_id)),)
+
+
+class App:
+    """The chats of many owners over one store. `async with App.open() as app: …`"""
+
+    def __init__(
+        self, store: Store, settings: Settings, *, embedder: Embedder | None = None, complete: Complete | None = None,
+        tools: ToolRegistry | None = None, clock: Clock = time.time,
+    ) -> None:  # fmt: skip
+        self.store, self.settings = store, settings
+        self.recall = _finder(store, settings, embedder)
+        self._complete, self._clock = complete, clock
+        sources = [
+            _Identity(settings),
+            ScenarioSource(store.templates, missing=settings.missing_slots),
+            SessionSource(store.profile),
+            MemorySource(self.memory, store.history, top_n=settings.memories),
+            CollectedSource(store.history, limit=settings.collected),
+            SummarySource(self.memory, limit=settings.summaries),
+        ]
+        off = {} if settings.memory else {"memory": OFF, "summary": OFF}
+        build = BuildSettings(
+            settings.budget, counter(settings.counter), settings.form, settings.prompt_lang,
+            {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off,
+        )  # fmt: skip
+        prompts = self._prompts if settings.workspace else None
+        self.builder = ContextBuilder(sources, store.history, settings=build, prompts=prompts, tools=tools)
+        self.worker = Worker(store, self.memory)
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(
+        store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
+        complete: Complete | None = None, tools: ToolRegistry | None = None, clock: Clock = time.time,
+    ) -> "AsyncGenerator[App, None]":  # fmt: skip
+        """Open the store that is named here or in the settings, and build everything on it.
+
+        Without an `embedder` the embedded one is taken, or none where the setting `embedder` says so.
+        """
+        settings = load_settings() if settings is None else settings
+        where = str(store) or settings.store
+        if "://" not in where:
+            Path(where).parent.mkdir(parents=True, exist_ok=True)
+        async with open_store(where, clock=clock) as opened:
+            await opened.turns.recover(everything=opened.alone)
+            yield App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
+
+    def memory(self, owner: str) -> MemoryService:
+        """The memory of one owner."""
+        return MemoryService(self.store, self.recall, owner, complete=self._complete, clock=self._clock)
+
+    def source(
+        self, name: str, *, layer: str = "context", trust: Trust = "operator", optional: bool = False
+    ) -> Callable[[Function], Function]:
+        """Register a function that gives a layer on every turn: project constraints, rules of a knowledge graph, …"""
+
+        def register(function: Function) -> Function:
+            if not callable(function):
+                raise LayerError(f"the source {name} is no function", hint="@app.source('project') above a function")
+            self.builder.sources.append(FunctionSource(function, name, layer=layer, trust=trust, optional=optional))
+            return function
+
+        return register
+
+    async def new_session(self, owner: str, **options: Any) -> Session:
+        """A new session: nothing of older ones but what memory and profile know (C6)."""
+        defaults: dict[str, Any] = {"scenario": self.settings.scenario, "app": self.settings.host}
+        return await self.store.sessions.new(owner, **{**defaults, **options})
+
+    async def end_session(self, owner: str, session_id: str) -> Session:
+        """The session is over: it is summarised in the background."""
+        session = await self.store.sessions.update(owner, session_id, ended=True)
+        job = summary_job(session_id, session.last_seq)
+        await self.store.jobs.add(owner, job.kind, job.payload, key=job.key)
+        return session
+
+    async def collect(self, owner: str, message_id: str, on: bool = True) -> None:
+        """Mark exactly this answer (C9)."""
+        await self.store.history.collect(owner, message_id, on)
+
+    async def turn(self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any) -> Turn:
+        """A turn of a session as it is now."""
+        return Turn(owner, await self.store.sessions.get(owner, session_id), user, **options)
+
+    async def context(
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any
+    ) -> Context:
+        """What the model would see if this were said now. Nothing is sent and nothing changes."""
+        return await self.builder.build(await self.turn(owner, session_id, user, **options))
+
+    def _prompts(self, turn: Turn) -> SystemPromptManager:
+        """The injections of the turn's session, from the state that is kept with it."""
+        files = instruction_files(self.settings, Path(self.settings.workspace))
+        state = InjectionState.from_dict(turn.session.injection) if turn.session.injection else None
+        return prompt_manager(self.settings, files, state)

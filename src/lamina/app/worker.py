@@ -1,0 +1,102 @@
+"""The background: facts and summaries, from the outbox, never in the way of an answer and never lost (C8).
+
+A job's effect and its end are one transaction, so a crash leads to neither a loss nor a second time. What fails is
+tried again later, and parked when it keeps failing.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from lamina.errors import LaminaError, LeaseError, NotFoundError
+from lamina.layers.memory import MemoryService
+from lamina.records import Job, NewJob, TurnRecord
+from lamina.store.store import Store
+
+MEMORY, SUMMARY = "memory", "summary"
+EVERY = 4
+"""A session is summarised anew each time so many turns were added."""
+LEASE = 60.0
+PAUSE = 1.0
+Handler = Callable[[Job], Awaitable[object]]
+
+
+def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
+    """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
+    jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
+    if turn.answer_seq % (2 * EVERY) == 0:
+        jobs.append(summary_job(turn.session_id, turn.answer_seq))
+    return jobs
+
+
+def summary_job(session_id: str, upto: int) -> NewJob:
+    return NewJob(SUMMARY, {"session_id": session_id}, key=f"{SUMMARY}:{session_id}:{upto}")
+
+
+class Worker:
+    """Takes jobs of all owners and does each as its owner."""
+
+    def __init__(
+        self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
+        lease: float = LEASE, park_after: int = 5,
+    ) -> None:  # fmt: skip
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self._store, self._memory = store, memory
+        self._batch, self._lease, self._park_after = batch, lease, park_after
+        self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until told to stop; what was begun is finished."""
+        while not stop.is_set():
+            if not await self.run_once():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), PAUSE)
+
+    async def run_until_empty(self) -> int:
+        """All that is due now; returns how many jobs were done."""
+        total = 0
+        while done := await self.run_once():
+            total += done
+        return total
+
+    async def run_once(self) -> int:
+        """Take what is due, do it, and record how it ended; returns how many were taken."""
+        jobs = await self._store.jobs.claim(self.name, kinds=tuple(self._handlers), n=self._batch, lease=self._lease)
+        ended = await asyncio.gather(*(self._held(job) for job in jobs), return_exceptions=True)
+        for job, result in zip(jobs, ended, strict=True):
+            if isinstance(result, LeaseError):
+                continue  # somebody else has it by now, and its result was dropped
+            if isinstance(result, Exception):
+                await self._failed(job, result)
+            elif isinstance(result, BaseException):
+                raise result
+        return len(jobs)
+
+    async def _held(self, job: Job) -> None:
+        """Do a job and hold it meanwhile."""
+        beat = asyncio.create_task(self._beat(job))
+        try:
+            await self._handlers[job.kind](job)
+        finally:
+            beat.cancel()
+
+    async def _beat(self, job: Job) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            await self._store.jobs.heartbeat(job, lease=self._lease)
+
+    async def _failed(self, job: Job, error: Exception) -> None:
+        what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
+        with suppress(LeaseError):
+            await self._store.jobs.fail(job, what, retry_after=float(2**job.attempts), park_after=self._park_after)
+
+    async def _learn(self, job: Job) -> Sequence[object]:
+        return await self._memory(job.owner).save_atomic_memory(str(job.payload["turn_id"]), done=job)
+
+    async def _summarise(self, job: Job) -> object:
+        try:
+            return await self._memory(job.owner).write_summary(str(job.payload["session_id"]), done=job)
+        except NotFoundError:  # the session was deleted before its turn came
+            return await self._store.jobs.done(job)
