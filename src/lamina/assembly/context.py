@@ -22,7 +22,7 @@ from lamina.assembly.entries import (
 )
 from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix, tokens_before
-from lamina.assembly.prompt import JOIN, ordered
+from lamina.assembly.prompt import GROUP_OF, JOIN, group_opening, ordered
 from lamina.assembly.shares import HISTORY, Fitted, check_shares, fit_layers
 from lamina.assembly.tokens import (
     check_budget,
@@ -101,7 +101,8 @@ def assemble(
     fitted = [Fitted(layer) for layer in ordered(layers)]
     if shares is not None:
         kept_back = _for_history(before, shares, budget, count)
-        fitted = _within(fitted, budget, budget - spent - kept_back - tool_tokens(tools, count), shares, count, mark)
+        room = budget - spent - kept_back - tool_tokens(tools, count)
+        fitted = _within(fitted, budget, room, shares, count, mark, lang, form)
     sent = [one for one in fitted if one.decision != "dropped"]
     head = head_of(sent, tools, count, owner, mark, lang, form)
     fixed = head.tokens + spent
@@ -128,12 +129,23 @@ def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budg
 
 
 def _within(
-    fitted: Sequence[Fitted], budget: float, room: float, shares: Mapping[str, Share], count: Count, mark: str
+    fitted: Sequence[Fitted],
+    budget: float,
+    room: float,
+    shares: Mapping[str, Share],
+    count: Count,
+    mark: str,
+    lang: Lang,
+    form: Form,
 ) -> list[Fitted]:
     def cost(layer: Layer) -> int:
         return text_tokens(JOIN + layer_text(layer, mark), count)
 
-    return fit_layers([one.layer for one in fitted], budget=budget, room=room, shares=shares, cost=cost)
+    def heading(name: str) -> int:
+        return text_tokens(JOIN + group_opening(GROUP_OF[name], lang), count) if form != "plain" else 0
+
+    layers = [one.layer for one in fitted]
+    return fit_layers(layers, budget=budget, room=room, shares=shares, cost=cost, heading=heading)
 
 
 def _absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:

@@ -37,14 +37,28 @@ def check_shares(shares: Mapping[str, Share]) -> None:
 
 
 def fit_layers(
-    layers: Sequence[Layer], *, budget: float, room: float, shares: Mapping[str, Share], cost: Callable[[Layer], int]
+    layers: Sequence[Layer],
+    *,
+    budget: float,
+    room: float,
+    shares: Mapping[str, Share],
+    cost: Callable[[Layer], int],
+    heading: Callable[[str], int],
 ) -> list[Fitted]:
-    """Each layer in the fullest form for which all is within its share and, if it can be, within `room`."""
+    """Each layer in the fullest form for which all is within its share and, if it can be, within `room`.
+
+    `heading` is what a name's heading costs, once, while anything stands below it.
+    """
     ladder = _Ladder(layers, cost)
     for name, share in shares.items():
         why = f"{name} may take {share.most:.0%} of the budget"
-        while ladder.spent(name) > share.most * budget and ladder.step(name, 0, why):
+        while (
+            ladder.spent(name)
+            and ladder.spent(name) + heading(name) > share.most * budget
+            and ladder.step(name, 0, why)
+        ):
             pass
+    room -= sum(heading(name) for name in dict.fromkeys(layer.name for layer in layers))
     for name in GIVES_WAY:
         least = shares.get(name, Share()).least * budget
         while ladder.total > room and ladder.step(name, least, "over the budget"):
