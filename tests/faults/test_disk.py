@@ -52,13 +52,16 @@ asyncio.run(main())
 def acknowledgements(trace: str) -> tuple[int, int]:
     """How many there were, and how many came while the write-ahead log had bytes that were not synced."""
     dirty, all_of_them, early = False, 0, 0
+    syncing: dict[str, bool] = {}
     for line in trace.splitlines():
+        thread = line.partition(" ")[0]
         if re.search(r"pwrite64\(\d+<[^>]*-wal>", line):
             dirty = True
-        elif (re.search(r"f(data)?sync\(\d+<[^>]*-wal>", line) and "unfinished" not in line) or (
-            "resumed" in line and "sync" in line
-        ):
-            dirty = False
+        elif re.search(r"f(data)?sync\(", line):
+            syncing[thread] = "-wal>" in line
+            dirty = dirty and not (syncing[thread] and "unfinished" not in line)
+        elif re.search(r"f(data)?sync resumed", line):
+            dirty = dirty and not syncing[thread]
         elif "ACK " in line:
             all_of_them += 1
             early += dirty

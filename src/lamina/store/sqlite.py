@@ -270,9 +270,10 @@ class SqliteDatabase:
                 return limit
             connection.execute("PRAGMA busy_timeout = 0")  # a long read must not hold up the writer
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            connection.execute("PRAGMA busy_timeout = 5000")
         except (FileNotFoundError, sqlite3.Error):  # the WAL stays valid; the next checkpoint tries again
             return limit + WAL_SIZE
+        finally:
+            connection.execute("PRAGMA busy_timeout = 5000")
         return size + WAL_SIZE if busy else WAL_SIZE
 
     async def aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
