@@ -24,6 +24,13 @@ async def test_a_new_session_is_empty_and_keeps_what_it_was_given(store: Store) 
     assert await store.history.messages("ann", made.session_id) == []
 
 
+async def test_a_session_with_an_id_that_is_there_is_the_one_that_is_there(store: Store) -> None:
+    made = await store.sessions.new("ann", session_id="telegram:7", title="first")
+    again = await store.sessions.new("ann", session_id="telegram:7", title="second")
+    assert (again.session_id, again.title) == (made.session_id, "first")
+    assert (await store.sessions.new("bob", session_id="telegram:7", title="his")).title == "his"
+
+
 async def test_C6_the_messages_of_one_session_never_reach_another(store: Store) -> None:
     old, new = await store.sessions.new("ann"), await store.sessions.new("ann")
     await store.history.append("ann", old.session_id, [USER])

@@ -147,9 +147,9 @@ async def drain(store: Store) -> None:
         jobs = await store.jobs.claim("after", n=50)
         for job in jobs:
             await one_job(store, job, lambda line: None, split=False)
-        if not jobs:
-            idle += 1
-            await asyncio.sleep(LEASE + 0.05)
+        if not jobs and not idle:
+            await asyncio.sleep(LEASE + 0.05)  # until the leases of those who were killed have run out
+        idle = 0 if jobs else idle + 1
 
 
 async def problems(store: Store, ledger: Ledger) -> list[str]:

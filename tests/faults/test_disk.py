@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.errors import StoreError
+from lamina.errors import StoreBusyError, StoreError
 from lamina.store.database import Steps
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.store import Store, open_store
@@ -52,13 +52,16 @@ asyncio.run(main())
 def acknowledgements(trace: str) -> tuple[int, int]:
     """How many there were, and how many came while the write-ahead log had bytes that were not synced."""
     dirty, all_of_them, early = False, 0, 0
+    syncing: dict[str, bool] = {}
     for line in trace.splitlines():
+        thread = line.partition(" ")[0]
         if re.search(r"pwrite64\(\d+<[^>]*-wal>", line):
             dirty = True
-        elif (re.search(r"f(data)?sync\(\d+<[^>]*-wal>", line) and "unfinished" not in line) or (
-            "resumed" in line and "sync" in line
-        ):
-            dirty = False
+        elif re.search(r"f(data)?sync\(", line):
+            syncing[thread] = "-wal>" in line
+            dirty = dirty and not (syncing[thread] and "unfinished" not in line)
+        elif re.search(r"f(data)?sync resumed", line):
+            dirty = dirty and not syncing[thread]
         elif "ACK " in line:
             all_of_them += 1
             early += dirty
@@ -331,3 +334,41 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     assert isinstance(store.db, SqliteDatabase)
     with pytest.raises(StoreError, match="closed"):
         await store.sessions.new("ann")
+
+
+class Unforeseen(Exception):  # noqa: N818 -- no error that anybody knows
+    """What no thread is prepared for."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_mistake_that_ends_a_thread_leaves_nobody_waiting(tmp_path: Path) -> None:
+    def unforeseen() -> Steps[None]:
+        yield "SELECT 1", ()
+        raise Unforeseen
+
+    async with open_store(os.fspath(tmp_path / "store.db")) as store:
+        with pytest.raises(StoreError, match="the reader has failed"):
+            await store.db.read("ann", unforeseen)
+        assert await store.sessions.list("ann") == []
+        works = [store.db.write("ann", unforeseen), *(store.sessions.new("ann") for _ in range(20))]
+        results = await asyncio.gather(*works, return_exceptions=True)
+        assert all(isinstance(each, StoreError) for each in results)
+    async with open_store(os.fspath(tmp_path / "store.db")) as store:
+        assert await store.sessions.list("ann") == []
+
+
+async def test_a_database_that_another_program_locks_is_said_to_be_busy_once_for_all(tmp_path: Path) -> None:
+    class Hasty(SqliteDatabase):
+        patience = 50
+
+    db = Hasty(os.fspath(tmp_path / "store.db"))
+    await db.start(time.time)
+    store = Store(db, time.time)
+    hold = sqlite3.connect(db.path, isolation_level=None)
+    hold.execute("BEGIN IMMEDIATE")
+    results = await asyncio.gather(*(store.sessions.new("ann") for _ in range(5)), return_exceptions=True)
+    hold.execute("ROLLBACK")
+    hold.close()
+    assert {type(each) for each in results} == {StoreBusyError}
+    await store.sessions.new("ann")
+    await db.close()

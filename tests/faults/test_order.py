@@ -12,6 +12,7 @@ from lamina.errors import LeaseError
 from lamina.records import NewMemory, StoredMessage
 from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
+from tests.postgres import Server
 
 SOAK = int(os.environ.get("SOAK", "1"))
 
@@ -118,7 +119,16 @@ async def tab(store: Store, session: str, rng: random.Random, steps: int) -> Non
             await store.turns.finish("ann", open_turns.pop(rng.randrange(len(open_turns))))
 
 
-async def test_R15_two_writers_only_ever_add(where: str) -> None:
+async def cut_off(server: Server, where: str) -> None:
+    """R20: the server ends the connections of its clients, again and again."""
+    database = where.partition("@/")[2].partition("?")[0]
+    ending = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+    while True:
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(server.sql, f"{ending} AND usename = 'lamina'")
+
+
+async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(where: str, postgres: Server) -> None:
     rng = random.Random(a_seed())
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(open_store(where))
@@ -128,6 +138,7 @@ async def test_R15_two_writers_only_ever_add(where: str) -> None:
             asyncio.create_task(tab(each, session, random.Random(rng.random()), 100 * SOAK))
             for each in (first, second, second)
         ]
+        cutting = asyncio.create_task(asyncio.sleep(0) if first.alone else cut_off(postgres, where))
         before: list[StoredMessage] = []
         while not all(each.done() for each in tabs):
             after = list(await first.history.messages("ann", session))
@@ -135,6 +146,7 @@ async def test_R15_two_writers_only_ever_add(where: str) -> None:
             before = after
             await asyncio.sleep(0)
         await asyncio.gather(*tabs)
+        cutting.cancel()
         after = list(await first.history.messages("ann", session))
         assert only_added(before, after) == []
         assert len(after) > 100

@@ -6,6 +6,7 @@ again; a commit whose answer got lost is looked up by its transaction number, so
 
 import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +20,8 @@ from lamina.store.schema import VERSION_TABLE, pending
 
 T = TypeVar("T")
 
-ATTEMPTS = 8
+PATIENCE = 10.0
+"""Seconds for which a transaction is tried again, when it meets another or the server goes away."""
 MIGRATION_LOCK = 0x6C616D696E61
 LOST = (
     asyncpg.PostgresConnectionError,
@@ -95,9 +97,11 @@ class PostgresDatabase:
 
     async def _run(self, owner: str, make: Make[T], *, worker: bool, readonly: bool) -> T:
         failure: Exception | None = None
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(0.02 * 2**attempt)
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        for pause in itertools.chain((0.0, 0.0, 0.01, 0.05), itertools.repeat(0.2)):
+            if asyncio.get_running_loop().time() + pause > deadline:
+                break
+            await asyncio.sleep(pause)
             attempted = Attempt(owner, worker, readonly)
             try:
                 async with self._pool.acquire() as connection:
@@ -113,15 +117,15 @@ class PostgresDatabase:
             except asyncpg.PostgresError as error:
                 raise self._explain(error) from error
         raise StoreError(
-            f"PostgreSQL at {self._place} gave up {ATTEMPTS} times: {failure}",
+            f"PostgreSQL at {self._place} did not answer for {PATIENCE:g} s: {failure}",
             hint="check that it runs, then try again",
         ) from failure
 
     async def _committed(self, number: str) -> bool:
         """What became of a commit whose answer got lost."""
         status: str | None = None
-        for attempt in range(ATTEMPTS):
-            await asyncio.sleep(0.02 * 2**attempt)
+        for pause in (0.01, 0.05, *itertools.repeat(0.2, int(PATIENCE / 0.2))):
+            await asyncio.sleep(pause)
             with contextlib.suppress(*LOST):
                 async with self._pool.acquire() as connection:
                     status = await connection.fetchval("SELECT pg_xact_status(CAST($1::text AS xid8))", number)
@@ -166,7 +170,8 @@ class Attempt:
             self.committing = not self._readonly
             await transaction.commit()
         except LOST:
-            connection.terminate()  # asyncpg may still think that it works
+            with contextlib.suppress(asyncpg.InterfaceError):  # it has been put away already
+                connection.terminate()  # asyncpg may still think that it works
             raise
         return cast("T", self.result)
 

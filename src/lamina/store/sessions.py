@@ -32,8 +32,12 @@ def _new(session: Session) -> Steps[Session]:
     activity = yield from count_on(session.owner, "activity")
     values: list[Any] = [getattr(session, name) for name in COLUMNS.split(", ")]
     values[7], values[8], values[10] = dump(session.meta), dump(session.injection), activity
-    rows = yield f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(WIDTH)}) RETURNING {COLUMNS}", values
-    return session_of(rows[0])
+    rows = yield (
+        f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(WIDTH)}) "
+        f"ON CONFLICT (owner, session_id) DO NOTHING RETURNING {COLUMNS}",
+        values,
+    )
+    return session_of(rows[0]) if rows else (yield from get_session(session.owner, session.session_id))
 
 
 def _list(owner: str, limit: int, before: int | None) -> Steps[list[Session]]:
@@ -49,17 +53,20 @@ def _search(db: Database, owner: str, query: str, limit: int) -> Steps[list[Foun
     if not wanted:
         return []
     rows = yield (
-        f"SELECT {', '.join(f's.{name}' for name in COLUMNS.split(', '))}, "
-        f"{', '.join(f'c.{name}' for name in MESSAGE.split(', '))} "
-        "FROM message_words w JOIN chat_session s ON s.owner = w.owner AND s.session_id = w.session_id "
-        "JOIN conversation c ON c.owner = w.owner AND c.session_id = w.session_id AND c.seq = w.seq "
-        f"WHERE w.owner = ? AND w.{db.dialect.words_match} ORDER BY s.activity DESC, c.seq DESC LIMIT ?",
+        "SELECT w.session_id, w.seq FROM message_words w "
+        "JOIN chat_session s ON s.owner = w.owner AND s.session_id = w.session_id "
+        f"WHERE w.owner = ? AND w.{db.dialect.words_match} ORDER BY s.activity DESC, w.seq DESC LIMIT ?",
         (owner, db.dialect.match(owner, wanted), limit),
     )
     found: list[Found] = []
-    for row in rows:
-        message = message_of(row[WIDTH:])
-        found.append(Found(session_of(row[:WIDTH]), message, snippet(message.text, query)))
+    for session_id, seq in rows:  # by their keys, one by one: a join would tempt a planner to read the whole session
+        session = yield from get_session(owner, session_id)
+        messages = yield (
+            f"SELECT {MESSAGE} FROM conversation WHERE owner = ? AND session_id = ? AND seq = ?",
+            (owner, session_id, seq),
+        )
+        message = message_of(messages[0])
+        found.append(Found(session, message, snippet(message.text, query)))
     return found
 
 
@@ -129,7 +136,7 @@ class Sessions:
         self, owner: str, *, title: str = "", scenario: str = "common", app: str = "", mode: str = "", skill: str = "",
         meta: Mapping[str, Any] | None = None, session_id: str = "",
     ) -> Session:  # fmt: skip
-        """A new session without messages. Memories and profile are the owner's and stay."""
+        """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
             owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=clean(title, "the title"),

@@ -105,6 +105,8 @@ class SqliteDatabase:
     dialect = DIALECT
     synchronous = "FULL"
     """NORMAL would be faster, and lose acknowledged turns when the power fails."""
+    patience = 5_000
+    """Milliseconds to wait for a program that holds the database locked."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -114,7 +116,7 @@ class SqliteDatabase:
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._closed = False
+        self._closed = self._ended = False
 
     async def start(self, clock: Clock, upto: int | None = None) -> int:
         """Open the connections and bring the tables up to date; returns the version from before."""
@@ -148,7 +150,7 @@ class SqliteDatabase:
         return await self._put(self._writes, make)
 
     async def _put(self, queue: "SimpleQueue[Any]", make: Make[T]) -> T:
-        if self._closed:
+        if self._closed or self._ended:
             raise StoreError(f"the store {self.path} is closed", hint="open it again")
         loop = asyncio.get_running_loop()
         work = Work(make, loop, loop.create_future())
@@ -170,7 +172,7 @@ class SqliteDatabase:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, cached_statements=512, check_same_thread=False)
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute(f"PRAGMA busy_timeout = {self.patience}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -16000")
         return connection
@@ -195,16 +197,18 @@ class SqliteDatabase:
             return
         loop.call_soon_threadsafe(started.set_result, version)
         limit = WAL_SIZE
-        while True:
-            group = self._next_group()
-            if group is None:
-                break
-            if group:
-                self._commit(connection, group)
-            limit = self._checkpoint(connection, idle=not group, limit=limit)
-        with contextlib.suppress(sqlite3.Error):  # what stays in the WAL is durable there and read at the next start
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
+        try:
+            while (group := self._next_group()) is not None:
+                if group:
+                    self._commit(connection, group)
+                limit = self._checkpoint(connection, idle=not group, limit=limit)
+        finally:
+            self._turn_away()
+            with contextlib.suppress(
+                sqlite3.Error
+            ):  # what stays in the WAL is durable there, and read at the next start
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
 
     def _next_group(self) -> list[Work] | None:
         """What waits: none after a while without work, None at the end."""
@@ -225,7 +229,29 @@ class SqliteDatabase:
         except Empty:
             return group
 
+    def _turn_away(self) -> None:
+        """The writer has ended, as it should or by a mistake of ours: nobody must wait for it."""
+        self._ended = True
+        waiting: list[Work] = []
+        with contextlib.suppress(Empty):
+            while True:
+                item = self._writes.get_nowait()
+                waiting += [] if item is None else [item]
+        for work in waiting:
+            work.error = StoreError(f"the store {self.path} is closed", hint="open it again")
+        _announce(waiting)
+
     def _commit(self, connection: sqlite3.Connection, group: list[Work]) -> None:
+        finished = False
+        try:
+            self._settle(connection, group)
+            finished = True
+        finally:
+            for work in () if finished else group:
+                work.error = StoreError("the writer has failed; nothing of this was saved", hint="please report it")
+            _announce(group)
+
+    def _settle(self, connection: sqlite3.Connection, group: list[Work]) -> None:
         if self.trouble:
             for work in group:
                 work.error = StoreError(f"the store only reads: {self.trouble}", hint=RECOVERY)
@@ -235,12 +261,16 @@ class SqliteDatabase:
             ) in group:  # the whole transaction is gone: give each its own, so that one does not spoil the others
                 if work.error is None and not self._run_together(connection, [work]):
                     work.error = work.error or StoreError("the transaction was rolled back", hint="try again")
-        _announce(group)
 
     def _run_together(self, connection: sqlite3.Connection, group: list[Work]) -> bool:
-        """Whether the transaction was committed; work that failed on its own has its error, the rest is durable."""
+        """Whether all is settled: what has no error is durable. If not, the transaction is gone and none of it is."""
         try:
             connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            for work in group:
+                work.error = self._explain(error)
+            return True
+        try:
             for work in group:
                 connection.execute("SAVEPOINT one")
                 try:
@@ -270,9 +300,10 @@ class SqliteDatabase:
                 return limit
             connection.execute("PRAGMA busy_timeout = 0")  # a long read must not hold up the writer
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            connection.execute("PRAGMA busy_timeout = 5000")
         except (FileNotFoundError, sqlite3.Error):  # the WAL stays valid; the next checkpoint tries again
             return limit + WAL_SIZE
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {self.patience}")
         return size + WAL_SIZE if busy else WAL_SIZE
 
     async def aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -297,14 +328,17 @@ class SqliteDatabase:
         while (work := self._reads.get()) is not None:
             if work.future.cancelled():
                 continue
+            work.error = StoreError("the reader has failed", hint="please report it")
             try:
                 connection.execute("BEGIN")
                 work.result = _drive(connection, work.make)
+                work.error = None
             except (sqlite3.Error, *FAILURES) as error:
                 work.error = self._explain(error) if isinstance(error, sqlite3.Error) else error
+            finally:
+                _announce([work])
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            _announce([work])
         connection.close()
 
     def _explain(self, error: sqlite3.Error) -> StoreError:

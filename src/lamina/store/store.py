@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from os import PathLike, fspath
 
 from lamina.errors import StoreError
 from lamina.store.database import Clock, Database
@@ -39,12 +40,12 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(where: str, *, clock: Clock = time.time) -> AsyncGenerator[Store, None]:
+async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) -> AsyncGenerator[Store, None]:
     """Open a store, bring its tables up to date, and close it at the end.
 
     `where` is a path or `sqlite:///path` for SQLite, or `postgresql://…` for PostgreSQL.
     """
-    where = str(where)
+    where = fspath(where)
     if where.startswith(("postgresql://", "postgres://")):
         try:
             from lamina.store.postgres import open_postgres  # noqa: PLC0415 -- asyncpg is an extra

@@ -195,6 +195,7 @@ CREATE INDEX session_summary_number ON session_summary (owner, number);
 CREATE UNIQUE INDEX outbox_key ON outbox (owner, key);
 CREATE INDEX outbox_number ON outbox (owner, state, number);
 
--- The two below serve the work that is done for all owners at once: taking jobs, and ending turns nobody answers.
-CREATE INDEX outbox_due ON outbox (run_after) WHERE state IN ('waiting', 'leased');
+-- Those below serve the work that is done for all owners at once: taking jobs, and ending turns nobody answers.
+CREATE INDEX outbox_due ON outbox (run_after, number) WHERE state IN ('waiting', 'leased');
+CREATE INDEX outbox_leased ON outbox (run_after) WHERE state = 'leased';
 CREATE INDEX turn_open ON turn (lease_until) WHERE state = 'streaming';

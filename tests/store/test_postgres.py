@@ -1,0 +1,103 @@
+"""The PostgreSQL driver: what it does when the answer to a commit gets lost, and how it writes placeholders."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lamina.store.postgres import PostgresDatabase, numbered, open_postgres
+from lamina.store.store import Store
+from tests.postgres import Server
+
+SOCKET = ".s.PGSQL.5432"
+
+
+class Wire:
+    """Between client and server: passes everything on, and cuts the line at a commit when it is told to.
+
+    `before` cuts before the server has seen the commit, `after` when the server has done it and not yet been heard.
+    """
+
+    def __init__(self, server: Path) -> None:
+        self.server = server
+        self.cut = ""
+        self.cuts = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(self.server)
+        lost = asyncio.Event()
+
+        async def to_server() -> None:
+            while data := await reader.read(65536):
+                if self.cut and b"COMMIT;" in data:  # not the level READ COMMITTED of a BEGIN
+                    lost.set()
+                    self.cuts += 1
+                    before, self.cut = self.cut == "before", ""
+                    if before:
+                        break
+                back.write(data)
+            back.close()
+
+        async def to_client() -> None:
+            while data := await there.read(65536):
+                if lost.is_set():
+                    break
+                writer.write(data)
+            writer.close()
+
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(to_server(), to_client())
+        for each in (back, writer):
+            each.close()
+            with contextlib.suppress(ConnectionError):
+                await each.wait_closed()
+
+
+@asynccontextmanager
+async def wired(server: Server) -> AsyncGenerator[tuple[Wire, PostgresDatabase], None]:
+    where = server.database()
+    with tempfile.TemporaryDirectory() as folder:
+        wire = Wire(server.folder / "socket" / SOCKET)
+        listening = await asyncio.start_unix_server(wire.serve, Path(folder) / SOCKET)
+        db, _ = await open_postgres(f"{where.partition('?')[0]}?host={folder}", lambda: 1.0)
+        try:
+            yield wire, db
+        finally:
+            await db.close()
+            listening.close()
+            await listening.wait_closed()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_a_commit_whose_answer_got_lost_is_neither_lost_nor_doubled(postgres: Server, cut: str) -> None:
+    async with wired(postgres) as (wire, db):
+        store = Store(db, lambda: 1.0)
+        session = (await store.sessions.new("ann")).session_id
+        for n in range(5):
+            wire.cut = cut
+            await store.history.append("ann", session, [{"role": "user", "content": f"{n}"}])
+        assert wire.cuts == 5
+        assert [m.content for m in await store.history.messages("ann", session)] == ["0", "1", "2", "3", "4"]
+        assert await store.maintenance.verify() == []
+
+
+async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -> None:
+    class Blind(PostgresDatabase):
+        async def _committed(self, number: str) -> bool:
+            return False
+
+    async with wired(postgres) as (wire, db):
+        blind = Blind(db._pool, "here")  # pyright: ignore[reportPrivateUsage] -- the same pool, another driver
+        store = Store(blind, lambda: 1.0)
+        session = (await store.sessions.new("ann")).session_id
+        wire.cut = "after"
+        await store.history.append("ann", session, [{"role": "user", "content": "once"}])
+        assert len(await store.history.messages("ann", session)) == 2
+
+
+def test_placeholders_are_numbered_in_order() -> None:
+    assert numbered("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"

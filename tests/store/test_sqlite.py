@@ -1,0 +1,86 @@
+"""The SQLite driver: every statement of the contract finds its rows by an index, never by reading a whole table."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from lamina.records import NewJob, NewMemory, Template
+from lamina.store.database import Make, Row, Steps
+from lamina.store.sqlite import SqliteDatabase
+from lamina.store.store import Store
+
+
+class Explained(SqliteDatabase):
+    """Asks for the plan of each statement before it is run."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.scans: list[str] = []
+        self.statements: set[str] = set()
+
+    async def write(self, owner: str, make: Make[Any]) -> Any:
+        return await super().write(owner, lambda: self._explained(make))
+
+    async def read(self, owner: str, make: Make[Any]) -> Any:
+        return await super().read(owner, lambda: self._explained(make))
+
+    async def system(self, make: Make[Any]) -> Any:
+        return await super().system(lambda: self._explained(make))
+
+    def _explained(self, make: Make[Any]) -> Steps[Any]:
+        steps = make()
+        rows: list[Row] | None = None
+        while True:
+            try:
+                sql, values = next(steps) if rows is None else steps.send(rows)
+            except StopIteration as end:
+                return end.value
+            plan = yield f"EXPLAIN QUERY PLAN {sql}", values
+            self.statements.add(sql)
+            self.scans += [f"{row[3]}: {sql}" for row in plan if re.match(r"SCAN (?!message_fts|\d+ CONSTANT)", row[3])]
+            rows = yield sql, values
+
+
+async def test_no_statement_of_the_contract_reads_a_whole_table(tmp_path: Path) -> None:
+    db = Explained(os.fspath(tmp_path / "store.db"))
+    await db.start(lambda: 1.0)
+    s = Store(db, lambda: 1.0)
+    session = (await s.sessions.new("ann")).session_id
+    turn = await s.turns.begin("ann", session, {"role": "user", "content": "hello"}, key="k")
+    await s.turns.chunk("ann", turn.turn_id, 0, "x")
+    await s.turns.add("ann", turn.turn_id, [{"role": "tool", "content": "r"}])
+    await s.turns.finish("ann", turn.turn_id, jobs=[NewJob("memory", key="j")])
+    await s.turns.recover()
+    await s.turns.list("ann", session)
+    await s.history.collect("ann", turn.answer_message_id)
+    await s.history.collected("ann")
+    await s.history.messages("ann", session, limit=5, newest=True)
+    await s.sessions.list("ann")
+    await s.sessions.search("ann", "hello")
+    await s.sessions.branch("ann", session, 1)
+    (job,) = await s.jobs.claim("w", kinds=["memory"])
+    (memory,) = await s.memories.add("ann", [NewMemory("a")], done=job)
+    await s.memories.pin("ann", memory.memory_id)
+    await s.memories.list("ann", query="a")
+    await s.memories.changes("ann")
+    await s.memories.unindexed("ann", "m")
+    await s.memories.index_changes("ann", "m")
+    await s.summaries.put("ann", session, "about", upto_seq=1)
+    await s.summaries.recent("ann")
+    await s.memories.forget("ann", [memory.memory_id])
+    await s.templates.put("ann", Template("t", "n", "c"))
+    await s.templates.list("ann", scenario="common")
+    await s.profile.set("ann", {"a": 1})
+    await s.profile.get("ann")
+    await s.jobs.counts("ann")
+    await s.sessions.delete("ann", session)
+    assert db.scans == []
+    assert len(db.statements) > 50
+
+    def planted() -> Steps[list[Row]]:
+        return (yield "SELECT * FROM conversation WHERE content = ?", ("x",))
+
+    await db.read("ann", planted)
+    assert len(db.scans) == 1
+    await db.close()
