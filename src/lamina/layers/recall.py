@@ -36,6 +36,7 @@ class Recall:
     def __init__(self, rows: MemoryRows, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
         self._rows, self._embedder, self._max_rows = rows, embedder, max_rows
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._loading: set[asyncio.Task[_Known]] = set()
 
     @property
     def model(self) -> str:
@@ -77,7 +78,14 @@ class Recall:
             await self._embed(["warm"])
 
     async def _fresh(self, owner: str) -> _Known:
-        """The owner's index as of now. When nothing changed this costs one small read."""
+        """The owner's index as of now. Who cannot wait for it leaves; it is loaded all the same, for the next time."""
+        task = asyncio.create_task(self._load(owner))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+        return await asyncio.shield(task)
+
+    async def _load(self, owner: str) -> _Known:
+        """When nothing changed this costs one small read."""
         known = self._known.setdefault(owner, _Known())
         self._known.move_to_end(owner)
         async with known.lock:

@@ -48,31 +48,32 @@ def _checked(memory: NewMemory) -> NewMemory:
     return memory
 
 
-def _add_one(owner: str, memory: NewMemory, now: float) -> Steps[Memory]:
-    name, mark = new_id(), text_hash(memory.text)
-    change = yield from count_on(owner, "change")  # the counter's row is the owner's lock: two adds cannot cross
-    rows = yield (
-        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND text_hash = ? AND state = 'active'",
-        (
-            owner,
-            mark,
-        ),
-    )
-    known = [memory_of(row) for row in rows]
-    if known:
-        made = known[0]
-    else:
-        values = (
-            owner, name, change, memory.text, memory.context, memory.kind, memory.trust, memory.importance,
-            int(memory.pinned), "active", "", memory.session_id, memory.turn_id, memory.seq, memory.happened, now, now,
-            mark,
-        )  # fmt: skip
-        rows = yield from insert("atomic_memory", COLUMNS, [values], f"RETURNING {COLUMNS}")
-        made = memory_of(rows[0])
-    for old in memory.supersedes:
-        if old != made.memory_id:
-            yield from _change(owner, old, {"state": "superseded", "superseded_by": made.memory_id}, now)
-    return made
+def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[list[Memory]]:
+    """Each text once: one that is active already comes back as it is. The counter's row is the owner's lock, so two who
+    add at once cannot cross."""
+    last = yield from count_on(owner, "change", len(memories))
+    hashes = [text_hash(memory.text) for memory in memories]
+    known: dict[str, Memory] = {}
+    for batch in batches([(name,) for name in dict.fromkeys(hashes)], 1):
+        rows = yield (
+            f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND state = 'active' "
+            f"AND text_hash IN ({marks(len(batch))})",
+            (owner, *(name for (name,) in batch)),
+        )
+        known |= {row[-1]: memory_of(row) for row in rows}
+    fresh: list[Memory] = []
+    for number, (memory, mark) in enumerate(zip(memories, hashes, strict=True), last - len(memories) + 1):
+        if mark not in known:
+            known[mark] = Memory(
+                owner, new_id(), number, memory.text, memory.context, memory.kind, memory.trust, memory.importance,
+                memory.pinned, "active", "", memory.session_id, memory.turn_id, memory.seq, memory.happened, now, now,
+                mark,
+            )  # fmt: skip
+            fresh.append(known[mark])
+    names = COLUMNS.split(", ")
+    values = [[int(v) if isinstance(v := getattr(made, name), bool) else v for name in names] for made in fresh]
+    yield from insert("atomic_memory", COLUMNS, values)
+    return [known[mark] for mark in hashes]
 
 
 def _add(
@@ -80,9 +81,11 @@ def _add(
 ) -> Steps[list[Memory]]:
     if done is not None:
         yield from complete_job(done, now)
-    made: list[Memory] = []
-    for memory in memories:
-        made.append((yield from _add_one(owner, memory, now)))
+    made = (yield from _new_rows(owner, memories, now)) if memories else []
+    for memory, kept in zip(memories, made, strict=True):
+        for old in memory.supersedes:
+            if old != kept.memory_id:
+                yield from _change(owner, old, {"state": "superseded", "superseded_by": kept.memory_id}, now)
     yield from add_jobs(owner, jobs, now)
     return made
 
@@ -145,7 +148,7 @@ def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> 
 
 def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Memory]:
     yield from _one(owner, old_id)
-    memory = yield from _add_one(owner, new, now)
+    (memory,) = yield from _new_rows(owner, [new], now)
     if memory.memory_id != old_id:
         yield from _change(owner, old_id, {"state": "superseded", "superseded_by": memory.memory_id}, now)
     return memory
