@@ -49,7 +49,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about each row; `words` is for the question and its sentences, `total` what a perfect row would have."""
+    """What is known about each row; `words` for the question and its sentences, `total` for a row with every word."""
 
     words: Floats
     total: Floats
