@@ -27,7 +27,7 @@ MEANING, LEAST_MEANING, MOST_MEANING = 0.06, 0.1, 2.5
 PARTS, PARTS_CONTEXT = 0.3, 0.15
 ASKING = 0.15
 """What a row that asks something loses: who asks does not tell."""
-RECENT, RECENT_DAYS = 0.15, 30.0
+RECENT, RECENT_DAYS = 0.25, 20.0
 IMPORTANT = 0.15
 NEAR_DAYS, NEAR_SHARE = 3, 0.6
 FLOOR, FLOOR_SHARE, WORDS_ALONE, MUCH, CLOSE = -8.4, 0.15, 2.6, 0.5, 0.6
@@ -205,12 +205,11 @@ def _in_year(span: Span, year: int) -> tuple[int, int] | None:
 
 
 def _prior(query: Query, evidence: Evidence) -> Floats:
-    """Mild: newer and more important rows gain a little; rows dated after today, which cannot answer, lose a little."""
+    """Mild: newer and more important rows gain a little; rows dated after today, which cannot answer, lose."""
     prior = np.float32(IMPORTANT) * evidence.importance
-    known = evidence.day[evidence.there & (evidence.day > 0)]
-    if not len(known):
+    if query.today is None:
         return prior
-    today = query.today.toordinal() if query.today else int(known.max())
+    today = query.today.toordinal()
     age = (today - evidence.day).astype(np.float32)
     recent = np.where(age >= 0, np.exp(-np.maximum(age, 0) / RECENT_DAYS), -1)
     return (prior + np.float32(RECENT) * np.where(evidence.day > 0, recent, 0)).astype(np.float32)

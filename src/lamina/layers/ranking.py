@@ -29,6 +29,7 @@ _COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
 _LENGTH_UNIT = 16
 _MAX_MENTIONS = 8
 _MAX_SEGMENTS = 8
+_REACH = 4
 _MAX_TERMS = 64
 """A long question is cut to the terms that say most: each costs a pass over the owner's rows."""
 
@@ -37,6 +38,8 @@ NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), 
 """How much a word counts that stands not here but that many turns away."""
 ANSWERS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
+ALIKE = 0.4
+"""Notes of one voice whose cosine reaches this are fully each other's context."""
 SPEAKER = 0.7
 """How much a speaker's name counts as a word of the turn."""
 
@@ -71,7 +74,7 @@ class IndexRow:
     """Proleptic ordinal, 0 for none."""
     importance: float
     terms: bytes
-    """A header (weighted length, asks or not), then each term's hash with its counts in text and speaker."""
+    """A header (weighted length, voice, asks or not), then each term's hash with its counts in text and speaker."""
     mentions: bytes
     """The spans of days that the text names, as pairs of ordinals."""
     vector: bytes
@@ -92,7 +95,8 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
     own, said_by = Counter(terms(text)), Counter(terms(entry.speaker))
     length = sum(count * weight(term) for term, count in own.items())
     asks = "?" in text
-    header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 8 | asks
+    voice = zlib.crc32(normal(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
+    header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 16 | voice << 8 | asks
     records = sorted(
         hash_of(term) << 24 | min(own[term], 255) << 8 | min(said_by[term], 255) for term in own.keys() | said_by.keys()
     )
@@ -152,6 +156,7 @@ class _View:
     rows: Ints
     rank: Ints
     length: Floats
+    voice: Ints
     asks: NDArray[np.bool_]
     session: Ints
     day: Ints
@@ -173,6 +178,9 @@ class Index:
         self._scales = np.zeros(0, np.float32)
         self._models: list[str] = []
         self._view: _View | None = None
+        self._ties: list[Floats] = []
+        self._beside = np.zeros((_REACH, 0), np.int64)
+        self._alike = np.zeros((_REACH, 0), np.float32)
         self.add(rows)
 
     def __len__(self) -> int:
@@ -207,8 +215,7 @@ class Index:
             self._rows[row] = None
         self._view = None
         if len(self._rows) > 64 and len(self._at) * 2 < len(self._rows):
-            kept = [row for row in self._rows if row is not None]
-            self.__init__(kept)
+            self.__init__([row for row in self._rows if row is not None])
 
     def search(self, query: Query, limit: int = 10) -> list[Hit]:
         """The best hits first; nothing where nothing is good enough."""
@@ -240,7 +247,28 @@ class Index:
     def _ordered(self) -> _View:
         if self._view is None:
             self._view = _view(self._rows, self._headers)
+            self._ties = self._tied(self._view)
         return self._view
+
+    def _tied(self, view: _View) -> list[Floats]:
+        """How much each row has to do with the one 1, 2, 3 and 4 places before it: nothing in another session, all in
+        a talk of two, and as much as they are alike where one voice, or none, puts one thing beside another."""
+        fresh = len(self._rows) - self._beside.shape[1]
+        self._beside = np.pad(self._beside, ((0, 0), (0, fresh)), constant_values=-1)
+        self._alike = np.pad(self._alike, ((0, 0), (0, fresh)))
+        talk = _talks(view)
+        ties: list[Floats] = []
+        for back in range(1, _REACH + 1):
+            here, there = view.rows[back:], view.rows[:-back]
+            same = view.session[back:] == view.session[:-back]
+            stale = same & ~talk[back:] & (self._beside[back - 1, here] != there)
+            a, b = here[stale], there[stale]
+            cosine = np.einsum("ij,ij->i", self._vectors[a], self._vectors[b]) * self._scales[a] * self._scales[b]
+            known = (self._scales[a] > 0) & (self._scales[b] > 0)
+            self._alike[back - 1, a] = np.where(known, np.clip(cosine / ALIKE, 0, 1), 1)
+            self._beside[back - 1, a] = b
+            ties.append((same * np.where(talk[back:], 1, self._alike[back - 1, here])).astype(np.float32))
+        return ties
 
     def _evidence(self, query: Query, view: _View) -> Evidence:
         there = np.ones(len(view.rows), dtype=np.bool_) if query.before is None else view.change < query.before
@@ -274,7 +302,7 @@ class Index:
         tf = np.zeros((len(keep), len(view.rows)), np.float32)
         for n, k in enumerate(keep):
             tf[n, found[k].ranks] = found[k].counts * shorter[found[k].ranks]
-        near = _near(tf, view)
+        near = _near(tf, view, self._ties)
         near += tf
         for n, k in enumerate(keep):
             near[n, found[k].said_by] += SPEAKER
@@ -320,20 +348,29 @@ class _Found:
     df: int
 
 
-def _near(tf: Floats, view: _View) -> Floats:
-    """What stands in the turns around: each offset in its own weight, within the session."""
+def _near(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
+    """What stands in the rows around: each distance in its own weight, as far as they belong together."""
     near = np.zeros_like(tf)
     for offset, share in NEIGHBOURS:
+        back = abs(offset)
+        tie = ties[back - 1] * np.float32(share)
+        if offset == -1:
+            tie = tie * (1 + np.float32(ANSWERS) * view.asks[:-1])
         if offset < 0:
-            back = -offset
-            same = (view.session[back:] == view.session[:-back]).astype(np.float32) * np.float32(share)
-            if offset == -1:
-                same *= 1 + np.float32(ANSWERS) * view.asks[:-1]
-            near[:, back:] += tf[:, :-back] * same
+            near[:, back:] += tf[:, :-back] * tie
         else:
-            same = (view.session[:-offset] == view.session[offset:]).astype(np.float32) * np.float32(share)
-            near[:, :-offset] += tf[:, offset:] * same
+            near[:, :-back] += tf[:, back:] * tie
     return near
+
+
+def _talks(view: _View) -> NDArray[np.bool_]:
+    """Which rows stand in a session where more than one voice speaks."""
+    _, at = np.unique(view.session, return_inverse=True)
+    low, high = np.full(at.max(initial=-1) + 1, 256), np.zeros(at.max(initial=-1) + 1, np.int64)
+    spoken = view.voice > 0
+    np.minimum.at(low, at[spoken], view.voice[spoken])
+    np.maximum.at(high, at[spoken], view.voice[spoken])
+    return (low < high)[at]
 
 
 def _segment(new: Sequence[IndexRow], first: int) -> tuple[Keys, _Segment]:
@@ -378,7 +415,8 @@ def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
     return _View(
         rows=at,
         rank=rank,
-        length=((header >> np.uint64(8)) / _LENGTH_UNIT).astype(np.float32),
+        length=((header >> np.uint64(16)) / _LENGTH_UNIT).astype(np.float32),
+        voice=((header >> np.uint64(8)) & _COUNT_MASK).astype(np.int64),
         asks=(header & np.uint64(1)) > 0,
         session=session[order],
         day=np.fromiter((row.day for row in kept), np.int64, len(kept)),
