@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
-_HASH_BITS, _TF_BITS = 40, 8
+_HASH_BITS, _TF_BITS, _RECORD_BITS = 40, 8, 64
 _COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
 _LENGTH_UNIT = 16
 _MAX_MENTIONS = 8
@@ -145,10 +145,8 @@ class _Segment:
     sort and five times as fast; the few others in a drawer are sieved out when it is opened."""
 
     drawers: NDArray[np.uint16]
-    hashes: Keys
-    rows: Ints
-    counts: Floats
-    said_by: NDArray[np.bool_]
+    records: Keys
+    rows: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +241,8 @@ class Index:
             row.vector if len(row.vector) == width + 4 else (row.vector + blank)[: width + 4] for row in new
         )
         table = np.frombuffer(packed, dtype=np.dtype([("scale", "<f4"), ("values", "i1", (width,))]))
-        self._vectors = np.concatenate([self._vectors, table["values"].astype(np.float32)])
+        values = table["values"].astype(np.float32)
+        self._vectors = np.concatenate([self._vectors, values]) if len(self._vectors) else values
         self._scales = np.concatenate([self._scales, table["scale"].astype(np.float32)])
         codes = (self._models.setdefault(row.model, len(self._models)) for row in new)
         self._model = np.concatenate([self._model, np.fromiter(codes, np.int64, len(new))])
@@ -316,19 +315,19 @@ class Index:
     def _postings(self, term: str, view: _View, there: NDArray[np.bool_]) -> "_Found":
         key = np.uint64(hash_of(term))
         drawer = np.uint16(hash_of(term) >> _HASH_BITS - 16)
-        rows: list[Ints] = []
-        counts: list[Floats] = []
-        said: list[NDArray[np.bool_]] = []
+        rows: list[NDArray[np.int32]] = []
+        records: list[Keys] = []
         for segment in self._segments:
             low = int(np.searchsorted(segment.drawers, drawer, "left"))
             high = int(np.searchsorted(segment.drawers, drawer, "right"))
-            mine = low + np.flatnonzero(segment.hashes[low:high] == key)
+            mine = low + np.flatnonzero(segment.records[low:high] >> np.uint64(24) == key)
             rows.append(segment.rows[mine])
-            counts.append(segment.counts[mine])
-            said.append(segment.said_by[mine])
+            records.append(segment.records[mine])
         ranks = view.rank[np.concatenate(rows)]
         alive = ranks >= 0
-        ranks, tf, by = ranks[alive], np.concatenate(counts)[alive], np.concatenate(said)[alive]
+        ranks, record = ranks[alive], np.concatenate(records)[alive]
+        tf = ((record >> np.uint64(8)) & _COUNT_MASK).astype(np.float32)
+        by = (record & _COUNT_MASK) > 0
         df = int(np.count_nonzero(there[ranks]))
         own = tf > 0
         return _Found(ranks[own], tf[own], ranks[by], df)
@@ -382,29 +381,23 @@ def _talks(view: _View) -> NDArray[np.bool_]:
 
 def _segment(new: Sequence[IndexRow], first: int) -> tuple[Keys, _Segment]:
     sizes = np.fromiter((len(row.terms) // 8 for row in new), np.int64, len(new))
-    records = np.frombuffer(b"".join(row.terms for row in new), dtype="<u8").astype(np.uint64)
+    records = np.frombuffer(b"".join(row.terms for row in new), dtype="<u8").astype(np.uint64, copy=False)
     starts = np.cumsum(sizes) - sizes
     is_term = np.ones(len(records), dtype=np.bool_)
     is_term[starts] = False
-    rows = np.repeat(np.arange(first, first + len(new)), sizes)[is_term]
+    rows = np.repeat(np.arange(first, first + len(new), dtype=np.int32), sizes - 1)
     body = records[is_term]
-    counts = ((body >> np.uint64(8)) & _COUNT_MASK).astype(np.float32)
-    return records[starts], _sorted(body >> np.uint64(24), rows, counts, (body & _COUNT_MASK) > 0)
+    return records[starts], _sorted(body, rows)
 
 
-def _sorted(hashes: Keys, rows: Ints, counts: Floats, said_by: NDArray[np.bool_]) -> _Segment:
-    drawers = (hashes >> np.uint64(_HASH_BITS - 16)).astype(np.uint16)
+def _sorted(records: Keys, rows: NDArray[np.int32]) -> _Segment:
+    drawers = (records >> np.uint64(_RECORD_BITS - 16)).astype(np.uint16)
     order = np.argsort(drawers, kind="stable")
-    return _Segment(drawers[order], hashes[order], rows[order], counts[order], said_by[order])
+    return _Segment(drawers[order], records[order], rows[order])
 
 
 def _merged(segments: Sequence[_Segment]) -> _Segment:
-    return _sorted(
-        np.concatenate([s.hashes for s in segments]),
-        np.concatenate([s.rows for s in segments]),
-        np.concatenate([s.counts for s in segments]),
-        np.concatenate([s.said_by for s in segments]),
-    )
+    return _sorted(np.concatenate([s.records for s in segments]), np.concatenate([s.rows for s in segments]))
 
 
 def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
