@@ -96,7 +96,7 @@ def _text() -> str:
         "items. `BM25` is SQLite FTS5 over stems and character pairs, `USE` the embedder alone, `RRF` both with equal "
         "weight; words around a question are given to all of them where the set has any. `part` rows are the first "
         f"{PART} questions of the smallest user, for those that take long: MiniLM (run by numpy) and mem0 "
-        "(`infer=False`, the same embedder, qdrant, no network). memdaily stands in "
+        "(`infer=False`, the same embedder, qdrant; its keyword search needs a download: off). memdaily stands in "
         f"{NOISE}× noise: turns drawn from other users, seed {SEED}, each in its own trajectory's session. Times are "
         "of the search alone, without embedding the question. `nothing where nothing is`: how many questions without "
         "evidence (`own`), and questions put to another user of the set (`foreign`), return nothing."

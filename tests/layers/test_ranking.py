@@ -125,6 +125,25 @@ def test_the_answer_after_the_question_that_names_it_is_found() -> None:
     assert "t2" not in ids(apart, ask("What did Ann cook for Marta's birthday?"), 2)
 
 
+def test_notes_of_one_voice_lend_their_words_only_where_they_are_alike(encoder: SentenceEncoder) -> None:
+    texts = ["The hamster is called Otto.", "Taxes are due in June.", "My hamster Otto eats carrots.", "It rained."]
+    vectors = encoder.embed(texts)
+
+    def index(*voices: str) -> Index:
+        entries = [Entry(f"n{n}", text, n, DAY, voices[n % len(voices)], "day", n) for n, text in enumerate(texts)]
+        return Index(index_row(entry, vectors[n], encoder.name) for n, entry in enumerate(entries))
+
+    def taxes(found: Index) -> float:
+        return {hit.memory_id: hit.score for hit in found.search(ask("hamster Otto", encoder))}.get("n1", 0.0)
+
+    assert taxes(index("Ann")) < taxes(index("Ann", "Bob"))
+
+
+def test_words_that_are_no_unicode_do_not_fail() -> None:
+    index = Index([index_row(Entry("m", "half \ud800 pair", 1, DAY, "\ud800", "\ud800"))])
+    assert ids(index, ask("half \ud800 pair")) == ["m"]
+
+
 def test_words_around_the_question_help(encoder: SentenceEncoder) -> None:
     index = Index(rows_of(FACTS, encoder))
     assert ids(index, ask("What is his name?", encoder, "I took the dog to the beach."))[0] == "m0"

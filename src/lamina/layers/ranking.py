@@ -27,7 +27,7 @@ Keys = NDArray[np.uint64]
 _HASH_BITS, _TF_BITS, _RECORD_BITS = 40, 8, 64
 _COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
 _LENGTH_UNIT = 16
-_MAX_MENTIONS = 8
+_MAX_MENTIONS, _DATED_CHARACTERS = 8, 4000
 _MAX_SEGMENTS = 8
 _REACH = 4
 _MAX_TERMS = 64
@@ -100,7 +100,7 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
     records = sorted(
         hash_of(term) << 24 | min(own[term], 255) << 8 | min(said_by[term], 255) for term in own.keys() | said_by.keys()
     )
-    found = spans(text, entry.day)[:_MAX_MENTIONS]
+    found = spans(text[:_DATED_CHARACTERS], entry.day)[:_MAX_MENTIONS]
     mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
     return IndexRow(
         entry.memory_id,
@@ -249,8 +249,9 @@ class Index:
 
     def _ordered(self) -> _View:
         if self._view is None:
-            self._view = _view(self._rows, self._headers)
-            self._ties = self._tied(self._view)
+            view = _view(self._rows, self._headers)
+            self._ties = self._tied(view)
+            self._view = view  # last: another thread that sees it may use it
         return self._view
 
     def _tied(self, view: _View) -> list[Floats]:
@@ -403,7 +404,9 @@ def _merged(segments: Sequence[_Segment]) -> _Segment:
 def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
     alive = [(n, row) for n, row in enumerate(rows) if row is not None]
     at = np.fromiter((n for n, _ in alive), np.int64, len(alive))
-    session = np.fromiter((zlib.crc32(row.session.encode()) for _, row in alive), np.int64, len(alive))
+    session = np.fromiter(
+        (zlib.crc32(row.session.encode("utf-8", "surrogatepass")) for _, row in alive), np.int64, len(alive)
+    )
     position = np.fromiter((row.position for _, row in alive), np.int64, len(alive))
     change = np.fromiter((row.change for _, row in alive), np.int64, len(alive))
     order = np.lexsort((change, position, session))
