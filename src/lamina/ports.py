@@ -109,6 +109,9 @@ class Finder(Protocol):
         self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
     ) -> Sequence[Memory]: ...
     async def reindex(self, owner: str) -> int: ...
+    def drop(self, owner: str) -> None:
+        """Let go of what is held in memory of an owner; it is loaded again when it is needed."""
+        ...
 
 
 class SummaryRows(Protocol):

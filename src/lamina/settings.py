@@ -22,7 +22,7 @@ MAX_BYTES = 64 * 1024
 MAX_LINE = 1_000
 MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram")
-NOT_SETTINGS = ("LAMINA_BENCH_DATA",)
+NOT_SETTINGS = ("LAMINA_BENCH_DATA", "LAMINA_BENCH_MEMORIES")
 """Variables of ours that are read elsewhere, outside the product."""
 
 

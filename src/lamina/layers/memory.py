@@ -208,6 +208,9 @@ class WithoutIndex:
     async def reindex(self, owner: str) -> int:
         return 0
 
+    def drop(self, owner: str) -> None:
+        return
+
 
 def day_of(stamp: float) -> date:
     return datetime.fromtimestamp(stamp, UTC).date()

