@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina import errors, types
+from lamina import errors, records, types
 from lamina.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -29,12 +29,14 @@ GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has f
 WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
-PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "errors"}
-SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.errors": errors}
+PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "records", "errors"}
+SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.records": records, "lamina.errors": errors}
 FILES = {"toml"}  # `lamina.toml` is a file
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*lamina ")
+PATIENT = {"LAMINA_MEMORY_DEADLINE": "60000"}
+"""What the documents print does not depend on how busy the machine is."""
 SHELL = 'set -o pipefail; lamina() { "$PYTHON" -m lamina "$@"; }; python3() { "$PYTHON" "$@"; }; '
 
 
@@ -102,8 +104,14 @@ def python_problems(text: str, name: str) -> list[str]:
             continue
         output = io.StringIO()
         code = compile("\n" * (block.line - 1) + block.text, name, "exec")  # so that a traceback shows the line
-        with redirect_stdout(output):
-            exec(code, namespace)
+        before = dict(os.environ)
+        os.environ.update(PATIENT)
+        try:
+            with redirect_stdout(output):
+                exec(code, namespace)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         problems += difference(promised, output.getvalue(), block.line)
     return problems
 
@@ -118,7 +126,7 @@ def shell_problems(text: str, folder: Path) -> list[str]:
     """Run the `lamina` lines for real; of `make` and `pip` lines check what they name."""
     problems: list[str] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_"))}
-    environ |= {"LANG": "C.UTF-8", "COLUMNS": "100", "PYTHON": sys.executable}
+    environ |= {"LANG": "C.UTF-8", "COLUMNS": "100", "PYTHON": sys.executable, **PATIENT}
     for block, promised in printed_by(text):
         if block.lang != "sh":
             continue
