@@ -6,6 +6,7 @@ import pytest
 
 from lamina.errors import SettingsError
 from lamina.settings import load_settings
+from lamina.types import Share
 
 
 def test_defaults_then_file_then_environment(tmp_path: Path) -> None:
@@ -123,3 +124,19 @@ def test_a_repositorys_settings_cannot_stall_or_lead_out(tmp_path: Path) -> None
     file.symlink_to(tmp_path / "other.toml")
     with pytest.raises(SettingsError, match="is a link out of its folder"):
         load_settings(folder, {})
+
+
+@pytest.mark.parametrize("name", ["store", "user", "embedder", "embedder_key", "approvals"])
+def test_a_repository_says_neither_who_you_are_nor_where_your_words_go(tmp_path: Path, name: str) -> None:
+    (tmp_path / "lamina.toml").write_text(f'{name} = "none"')
+    with pytest.raises(SettingsError, match=f"{name} may not be set here"):
+        load_settings(tmp_path, {})
+
+
+def test_shares_come_as_a_table_or_as_one_variable(tmp_path: Path) -> None:
+    (tmp_path / "lamina.toml").write_text("[shares]\nmemory = [0, 0.2]\n")
+    assert load_settings(tmp_path, {}).shares == {"memory": Share(0, 0.2)}
+    given = load_settings(tmp_path, {"LAMINA_SHARES": "memory=0.1:0.3, history=0.5:1"}).shares
+    assert given == {"memory": Share(0.1, 0.3), "history": Share(0.5, 1)}
+    with pytest.raises(SettingsError, match="LAMINA_SHARES: the share of 'memory' is"):
+        load_settings(tmp_path, {"LAMINA_SHARES": "memory=lots"})

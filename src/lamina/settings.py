@@ -22,6 +22,14 @@ MAX_BYTES = 64 * 1024
 MAX_LINE = 1_000
 MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram")
+ENVIRONMENT_ONLY = {
+    "approvals": "no folder approves itself",
+    "embedder": "no folder sends your words elsewhere",
+    "embedder_key": "no key lies in a repository",
+    "store": "no folder opens another's store",
+    "user": "no folder says who you are",
+}
+"""Settings that a `lamina.toml` must not make, and why."""
 NOT_SETTINGS = ("LAMINA_BENCH_DATA", "LAMINA_BENCH_MEMORIES")
 """Variables of ours that are read elsewhere, outside the product."""
 
@@ -72,7 +80,12 @@ class Settings:
     collected: int = 3
     memory_deadline: int = 150
     """Milliseconds after which a turn goes on without memories."""
-    embedder: Literal["embedded", "none"] = "embedded"
+    embedder: str = "embedded"
+    """`embedded`, `none`, or the address of an OpenAI-compatible endpoint, then with model and dimension."""
+    embedder_model: str = ""
+    embedder_dimension: int = 512
+    embedder_key: str = field(default="", repr=False)
+    """Only from the environment, and never shown."""
     shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
     home: str = ""
@@ -154,8 +167,10 @@ def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
     for name, _, where in (*found, *((name, 0, f"{FILE}: {t}.{name}") for t in tables for name in tables[t])):
         if name not in _READERS:
             raise SettingsError(f"{where} is no setting", hint=_known(name, list(_READERS)))
-        if name == "approvals":
-            raise SettingsError(f"{where} may not be set here", hint="set LAMINA_APPROVALS: no folder approves itself")
+        if name in ENVIRONMENT_ONLY:
+            raise SettingsError(
+                f"{where} may not be set here", hint=f"set LAMINA_{name.upper()}: {ENVIRONMENT_ONLY[name]}"
+            )
     return [*found, *own]
 
 
@@ -276,6 +291,12 @@ def _shares(value: object, where: str) -> dict[str, Share]:
     return shares
 
 
+def _embedder(value: object, where: str) -> str:
+    if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
+        return str(value)
+    raise SettingsError(f"{where} cannot be {shown(value)}", hint="embedded, none, or http://host:port/v1")
+
+
 def _one_of(*known: str) -> Callable[[object, str], str]:
     def read(value: object, where: str) -> str:
         if value not in known:
@@ -313,6 +334,9 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "summaries": _number(0),
     "collected": _number(0),
     "memory_deadline": _number(1),
-    "embedder": _one_of("embedded", "none"),
+    "embedder": _embedder,
+    "embedder_model": _text,
+    "embedder_dimension": _number(1),
+    "embedder_key": _text,
     "shares": _shares,
 }

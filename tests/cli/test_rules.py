@@ -444,3 +444,9 @@ def test_a_check_finds_what_only_all_files_together_break(workspace: Path) -> No
         (folder / "AGENTS.md").write_text("x" * 200_000)
     checked = lamina(workspace, "rules", "check", "--folder", "a")
     assert (checked.returncode, "for all files together" in checked.stdout) == (1, True)
+
+
+def test_a_key_is_never_shown(workspace: Path) -> None:
+    for options in (["--json"], []):
+        done = lamina(workspace, "config", *options, LAMINA_EMBEDDER_KEY="sk-canary")
+        assert (done.returncode, "sk-canary" in done.stdout + done.stderr) == (0, False)

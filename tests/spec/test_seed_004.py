@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lamina import App
-from lamina.app.worker import jobs_of_turn
+from lamina.app.worker import Worker, jobs_of_turn
 from lamina.errors import InputError, LayerError, OwnerError
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
@@ -367,3 +367,31 @@ async def test_the_window_of_a_long_session_is_read_from_its_end(store: Store) -
 def test_C5_apps_that_cannot_be_read_are_an_error_and_never_all(apps: str) -> None:
     with pytest.raises(InputError, match="supported_apps is"):
         template_of({"name": "a", "content": "b", "supported_apps": apps}, "templates[0]")
+
+
+async def test_C8_an_open_app_learns_in_the_background(where: str) -> None:
+    async with App.open(where, settings=settings(), embedder=Letters()) as app:
+        session = await app.new_session("ann")
+        await say(app, "ann", session, "My sister is called Mia.")
+        async with asyncio.timeout(60):
+            while not await app.memory("ann").list():
+                await asyncio.sleep(0.05)
+    async with App.open(where, settings=settings(), embedder=Letters(), work=False) as app:
+        assert [memory.text for memory in await app.memory("ann").list()] == ["My sister is called Mia."]
+
+
+async def test_C8_a_job_that_keeps_failing_is_parked_and_visible_and_the_others_go_on(store: Store) -> None:
+    async def garbage(messages: object, schema: object) -> str:
+        return "I cannot answer in JSON."
+
+    app = App(store, settings(), embedder=Letters(), complete=garbage)
+    session = await app.new_session("ann")
+    turn = await say(app, "ann", session, "My sister is called Mia.")
+    worker = Worker(store, app.memory, park_after=1)
+    assert await worker.run_until_empty() == 1
+    (parked,) = await store.jobs.parked("ann")
+    assert (parked.kind, parked.payload) == ("memory", {"turn_id": turn.turn_id})
+    assert parked.error
+    await store.jobs.unpark("ann", parked.job_id)
+    assert await app_on(store).worker.run_until_empty() == 1
+    assert len(await app.memory("ann").list()) == 1

@@ -1,5 +1,6 @@
 """One object that has everything a chat needs, built once from settings: store, memory, sources, builder, worker."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import IDENTITY, counter, file_layer, instruction_files, prompt_manager
-from lamina.app.worker import Worker, summary_job
+from lamina.app.worker import Worker, end_job
 from lamina.assembly.fences import session_mark
 from lamina.engine import SHARES, BuildSettings, ContextBuilder
 from lamina.errors import LayerError, SettingsError
@@ -38,7 +39,7 @@ def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Find
         return WithoutIndex(store.memories)
     try:
         from lamina.layers.recall import Recall  # noqa: PLC0415 -- numpy is an extra
-        from lamina.providers.embeddings import default_embedder  # noqa: PLC0415 -- the same
+        from lamina.providers.embeddings import EndpointEmbedder, default_embedder  # noqa: PLC0415 -- the same
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"memory needs the package {error.name}",
@@ -46,6 +47,14 @@ def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Find
         ) from None
     if embedder is None and settings.embedder == "embedded":
         embedder = default_embedder()
+    elif embedder is None and settings.embedder != "none":
+        embedder = EndpointEmbedder(
+            settings.embedder,
+            model=settings.embedder_model,
+            dimension=settings.embedder_dimension,
+            key=settings.embedder_key or None,
+            deadline=settings.memory_deadline / 1_000,
+        )
     return Recall(store.memories, embedder)
 
 
@@ -93,10 +102,11 @@ class App:
     async def open(
         store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
         complete: Complete | None = None, tools: ToolRegistry | None = None, clock: Clock = time.time,
+        work: bool = True,
     ) -> "AsyncGenerator[App, None]":  # fmt: skip
         """Open the store that is named here or in the settings, and build everything on it.
 
-        Without an `embedder` the embedded one is taken, or none where the setting `embedder` says so.
+        Without an `embedder` the one of the settings is taken. `work` runs the background jobs in this process.
         """
         settings = load_settings() if settings is None else settings
         where = str(store) or settings.store
@@ -104,7 +114,15 @@ class App:
             Path(where).parent.mkdir(parents=True, exist_ok=True)
         async with open_store(where, clock=clock) as opened:
             await opened.turns.recover(everything=opened.alone)
-            yield App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
+            app = App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
+            stop = asyncio.Event()
+            worker = asyncio.create_task(app.worker.run(stop)) if work else None
+            try:
+                yield app
+            finally:
+                stop.set()
+                if worker:
+                    await worker
 
     def memory(self, owner: str) -> MemoryService:
         """The memory of one owner."""
@@ -131,7 +149,7 @@ class App:
     async def end_session(self, owner: str, session_id: str) -> Session:
         """The session is over: it is summarised in the background."""
         session = await self.store.sessions.update(owner, session_id, ended=True)
-        job = summary_job(session_id, session.last_seq)
+        job = end_job(session_id, session.last_seq)
         await self.store.jobs.add(owner, job.kind, job.payload, key=job.key)
         return session
 

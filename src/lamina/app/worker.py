@@ -5,19 +5,20 @@ tried again later, and parked when it keeps failing.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from lamina.errors import LaminaError, LeaseError, NotFoundError
+from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
 from lamina.layers.memory import MemoryService
 from lamina.records import Job, NewJob, TurnRecord
 from lamina.store.store import Store
 
 MEMORY, SUMMARY = "memory", "summary"
-EVERY = 4
-"""A session is summarised anew each time so many turns were added."""
+EVERY = 8
+"""A session is summarised anew each time so many messages were added: four turns without tools."""
 LEASE = 60.0
 PAUSE = 1.0
 Handler = Callable[[Job], Awaitable[object]]
@@ -26,13 +27,14 @@ Handler = Callable[[Job], Awaitable[object]]
 def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
     jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
-    if turn.answer_seq % (2 * EVERY) == 0:
-        jobs.append(summary_job(turn.session_id, turn.answer_seq))
+    if stretch := turn.answer_seq // EVERY:
+        jobs.append(NewJob(SUMMARY, {"session_id": turn.session_id}, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
     return jobs
 
 
-def summary_job(session_id: str, upto: int) -> NewJob:
-    return NewJob(SUMMARY, {"session_id": session_id}, key=f"{SUMMARY}:{session_id}:{upto}")
+def end_job(session_id: str, upto: int) -> NewJob:
+    """What the end of a session asks for."""
+    return NewJob(SUMMARY, {"session_id": session_id}, key=f"{SUMMARY}:{session_id}:end {upto}")
 
 
 class Worker:
@@ -45,12 +47,18 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory = store, memory
         self._batch, self._lease, self._park_after = batch, lease, park_after
+        self._log = logging.getLogger("lamina.worker")
         self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; what was begun is finished."""
+        """Until told to stop; what was begun is finished. A store that is away for a while is waited for."""
         while not stop.is_set():
-            if not await self.run_once():
+            try:
+                taken = await self.run_once()
+            except StoreError as error:
+                taken = 0
+                self._log.warning("[Worker] %s", error)
+            if not taken:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), PAUSE)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lamina.cli.texts import escaped, visible
-from lamina.settings import load_settings, setting_names
+from lamina.settings import Settings, load_settings, setting_names
 
 
 def add_config(app: typer.Typer, say: dict[str, str]) -> None:
@@ -17,7 +17,7 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
         channel: Annotated[str, typer.Option(help=say["opt.channel"], show_default=False)] = "cli",
     ) -> None:
         settings = load_settings(channel=channel)
-        rows = {name: (getattr(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
+        rows = {name: (_value(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
         if as_json:
             found = {name: {"value": value, "from": origin} for name, (value, origin) in rows.items()}
             print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
@@ -35,3 +35,13 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
         Console(highlight=False).print(table)
 
     app.command(help=say["config.help"])(config)
+
+
+def _value(settings: Settings, name: str) -> object:
+    """A setting as people may see it: keys are never shown."""
+    value = getattr(settings, name)
+    if name.endswith("_key"):
+        return "…" if value else ""
+    if name == "shares":
+        return {layer: [share.least, share.most] for layer, share in settings.shares.items()}
+    return value
