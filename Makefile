@@ -26,8 +26,8 @@ fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and thr
 	@if [ -n "$(PEERS)" ]; then $(MAKE) -s .venv-bench/bench.stamp && .venv-bench/bin/python -m bench.fuzz --peers $(if $(N),--histories $(N)); \
 	else $(BIN)/python -m bench.fuzz $(if $(N),--histories $(N)); fi
 
-soak: .venv/dev.stamp  ## the fault tests at length: SOAK=50 times their quick form; QUICK=1 is the quick form
-	SOAK=$(if $(QUICK),1,$(or $(N),50)) $(BIN)/python -m pytest -n 2 --timeout 5400 tests/faults
+soak: .venv/dev.stamp  ## the fault tests at length: ten times their quick form, N=… times; QUICK=1 is the quick form
+	SOAK=$(if $(QUICK),1,$(or $(N),10)) $(BIN)/python -m pytest -n 2 --timeout 5400 tests/faults
 
 fix: .venv/dev.stamp  ## let ruff format and mend what it can
 	$(BIN)/ruff format .

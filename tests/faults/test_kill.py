@@ -60,7 +60,7 @@ async def state(where: str, ledger: Ledger) -> list[str]:
 
 
 def test_R1_nothing_acknowledged_is_lost_or_doubled_by_kill_9(where: str) -> None:
-    kills = (20 if "://" not in where else 5) * SOAK
+    kills = (60 if "://" not in where else 40) * SOAK
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     ledger = Ledger()

@@ -146,6 +146,15 @@ class App:
         defaults: dict[str, Any] = {"scenario": self.settings.scenario, "app": self.settings.host}
         return await self.store.sessions.new(owner, **{**defaults, **options})
 
+    async def resume_session(self, owner: str, session_id: str) -> Session:
+        """The session is taken up again: its instructions and rules come once more with the next turn."""
+        session = await self.store.sessions.get(owner, session_id)
+        state = session.injection
+        if state:
+            noted = list(dict.fromkeys([*state.get("noted", ()), "resume"]))
+            state = InjectionState.from_dict({**state, "noted": noted}).to_dict()
+        return await self.store.sessions.update(owner, session_id, ended=False, injection=state or None)
+
     async def end_session(self, owner: str, session_id: str) -> Session:
         """The session is over: it is summarised in the background."""
         session = await self.store.sessions.update(owner, session_id, ended=True)
