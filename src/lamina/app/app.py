@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lamina.app.files import IDENTITY, counter, file_layer, instruction_files, prompt_manager
+from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.worker import Worker, end_job
 from lamina.assembly.fences import session_mark
 from lamina.engine import SHARES, BuildSettings, ContextBuilder
 from lamina.errors import LayerError, SettingsError
 from lamina.layers.injection import InjectionState, SystemPromptManager
+from lamina.layers.instructions import InstructionFiles
 from lamina.layers.memory import MemoryService, WithoutIndex
 from lamina.layers.sources import (
     CollectedSource,
@@ -64,9 +65,11 @@ class _Identity:
     name, optional = "identity", False
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._path = Path(settings.identity) if settings.identity else IDENTITY
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        check_hidden(self._path, self._settings)
         return (file_layer("identity", self._path, session_mark(turn.session.session_id)),)
 
 
@@ -80,6 +83,7 @@ class App:
         self.store, self.settings = store, settings
         self.recall = _finder(store, settings, embedder)
         self._complete, self._clock = complete, clock
+        self._files: InstructionFiles | None = None
         sources = [
             _Identity(settings),
             ScenarioSource(store.templates, missing=settings.missing_slots),
@@ -178,6 +182,7 @@ class App:
 
     def _prompts(self, turn: Turn) -> SystemPromptManager:
         """The injections of the turn's session, from the state that is kept with it."""
-        files = instruction_files(self.settings, Path(self.settings.workspace))
+        if self._files is None:  # kept, so that an unchanged file costs one `stat`
+            self._files = instruction_files(self.settings, Path(self.settings.workspace))
         state = InjectionState.from_dict(turn.session.injection) if turn.session.injection else None
-        return prompt_manager(self.settings, files, state)
+        return prompt_manager(self.settings, self._files, state)

@@ -269,7 +269,7 @@ def gather(settings: Settings, sources: Sources, mode: str, mark: str = DEFAULT_
         layers += [file_layer(name, path)] if path else []
     for path in (identity, sources.rules, sources.skill, sources.context):
         if path:
-            _check_hidden(path, settings)
+            check_hidden(path, settings)
     hint = mode_hint(mode)
     layers += [Layer("mode", hint, f"mode:{mode}")] if hint else []
     if sources.tools:
@@ -293,7 +293,7 @@ def file_layer(name: str, path: Path, mark: str = DEFAULT_MARK) -> Layer:
     return Layer(name, text, path.name, volatile=name == "context")
 
 
-def _check_hidden(path: Path, settings: Settings) -> None:
+def check_hidden(path: Path, settings: Settings) -> None:
     """Text that is not fenced must be what people see; what is not can be approved as it is."""
     text = read_text(path)
     places = hidden_characters(text)
