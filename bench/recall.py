@@ -79,7 +79,7 @@ def run() -> Section:
         f"{TOTAL:,} memories of {OWNERS:,} owners, one of whom has {LARGE:,}; half of them Chinese. A query finds the "
         f"best five of that owner by words and by vectors of 512 numbers (the embedding of the question is not in it), "
         f"p95 to reach: 30 ms. The first query of an owner loads his index. A write is one fact, durable and indexed, "
-        "in two commits; what the disk takes for one sync of a page stands beside it, since disks differ by the minute. "
+        "in two commits; what the disk takes for one sync of a page stands beside it, since disks vary. "
         "Texts and vectors are random, so that only their number speaks.\n\n"
     )
     return Section("A million memories", text + table(header, rows), figures)
