@@ -222,8 +222,8 @@ def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
         text = f"{memory.text} ({memory.kind}, {day.isoformat()})"
         layers.append(
             Layer(
-                "memory", text, f"memory:{memory.memory_id[:12]}", owner, "outside", True, short=_cut(memory.text, SHORT),
-                title=_cut(memory.text, TITLE),
+                "memory", text, f"memory:{memory.memory_id[:12]}", owner, "outside", True,
+                short=_cut(memory.text, SHORT), title=_cut(memory.text, TITLE),
             )
         )  # fmt: skip
     return layers

@@ -123,7 +123,7 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
 def _parsed(line: str, number: int) -> dict[str, Any]:
     try:
         row: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"line {number} is not JSON: {error}", hint="is this a whole export?") from None
     table: Any = cast("Any", row).get("table") if isinstance(row, dict) else None
     if table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(row):  # pyright: ignore[reportUnknownArgumentType]
@@ -247,7 +247,7 @@ def _check_header(line: str) -> None:
     try:
         header: Any = json.loads(line)
         known = header["lamina"] == "export" and header["format"] == FORMAT
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         known = False
     if not known:
         raise InputError(
