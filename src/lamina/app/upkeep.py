@@ -129,16 +129,17 @@ def lines_of(name: str) -> Iterator[str]:
 
 
 def _lines(file: BinaryIO, where: str) -> Iterator[str]:
-    number = 0
+    empty = True
     for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(raw) > MAX_LINE:
             raise InputError(f"line {number} of {where} has more than {MAX_LINE:,} bytes", hint="is this an export?")
+        empty = empty and not raw.strip()
         try:
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             place = f"byte {error.start} is 0x{raw[error.start]:02x}"
             raise InputError(f"line {number} of {where} is not UTF-8: {place}", hint="is this an export?") from None
-    if not number:
+    if empty:
         raise InputError(f"{where} is empty", hint="lamina store export makes such a file")
 
 
