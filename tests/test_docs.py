@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina import errors, types
+from lamina import errors, records, types
 from lamina.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -29,8 +29,8 @@ GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has f
 WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
-PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "errors"}
-SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.errors": errors}
+PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "errors", "records"}
+SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.errors": errors, "lamina.records": records}
 FILES = {"toml"}  # `lamina.toml` is a file
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
