@@ -22,6 +22,8 @@ EVERY = 8
 LEASE = 60.0
 PAUSE = 1.0
 Handler = Callable[[Job], Awaitable[object]]
+Report = Callable[[Job, str, str], object]
+"""Told how each job ended: the job, `done`, `again` (later), `parked` or `lost` (to another worker), and the error."""
 
 
 def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
@@ -42,10 +44,11 @@ class Worker:
 
     def __init__(
         self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
-        lease: float = LEASE, park_after: int = 5,
+        lease: float = LEASE, park_after: int = 5, report: Report | None = None,
     ) -> None:  # fmt: skip
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory = store, memory
+        self._report: Report = report or (lambda job, how, error: None)
         self._batch, self._lease, self._park_after = batch, lease, park_after
         self._log = logging.getLogger("lamina.worker")
         self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
@@ -75,11 +78,13 @@ class Worker:
         ended = await asyncio.gather(*(self._held(job) for job in jobs), return_exceptions=True)
         for job, result in zip(jobs, ended, strict=True):
             if isinstance(result, LeaseError):
-                continue  # somebody else has it by now, and its result was dropped
-            if isinstance(result, Exception):
+                self._report(job, "lost", "")  # somebody else has it by now, and its result was dropped
+            elif isinstance(result, Exception):
                 await self._failed(job, result)
             elif isinstance(result, BaseException):
                 raise result
+            else:
+                self._report(job, "done", "")
         return len(jobs)
 
     async def _held(self, job: Job) -> None:
@@ -97,8 +102,13 @@ class Worker:
 
     async def _failed(self, job: Job, error: Exception) -> None:
         what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
-        with suppress(LeaseError):
-            await self._store.jobs.fail(job, what, retry_after=float(2**job.attempts), park_after=self._park_after)
+        try:
+            after = float(2**job.attempts)
+            put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)
+        except LeaseError:
+            self._report(job, "lost", what)
+        else:
+            self._report(job, "parked" if put_back.state == "parked" else "again", what)
 
     async def _learn(self, job: Job) -> Sequence[object]:
         return await self._memory(job.owner).save_atomic_memory(str(job.payload["turn_id"]), done=job)

@@ -1,4 +1,4 @@
-"""`lamina context`: assemble from files, show the messages and the receipt, stop there."""
+"""`lamina context`: assemble from files or of a stored session, show the messages and the receipt, stop there."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from lamina.app.files import Sources, assemble_files, render_request
 from lamina.cli.texts import escaped
 from lamina.errors import InputError, shown
 from lamina.settings import Settings, load_settings
+from lamina.types import Context
 
 
 def add_context(app: typer.Typer, say: dict[str, str]) -> None:
@@ -36,7 +37,11 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         context: Annotated[Path | None, opt("context")] = None,
         tools: Annotated[Path | None, opt("tools")] = None,
         history: Annotated[Path | None, opt("history")] = None,
-        mode: Annotated[str, opt("mode")] = "ask",
+        mode: Annotated[str | None, opt("mode")] = None,
+        session: Annotated[str | None, opt("of_session", "--session")] = None,
+        values: Annotated[list[str] | None, opt("values")] = None,
+        user: Annotated[str | None, opt("user")] = None,
+        store: Annotated[str | None, opt("store")] = None,
         budget: Annotated[str | None, opt("budget")] = None,
         counter: Annotated[str | None, opt("counter")] = None,
         grammar: Annotated[str | None, opt("for", "--for")] = None,
@@ -50,26 +55,75 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
             raise InputError(say["both"], hint="leave one of them out")
         changes = {"counter": counter, "grammar": grammar, "lang": lang, "prompt_lang": prompt_lang}
         settings = _settings(budget, changes)
-        sources = Sources.of_project(project) if project else Sources()
         given = {"identity": identity, "rules": rules, "skill": skill, "memory": memory, "context": context}
         given |= {"tools": tools, "history": history, "workspace": workspace, "folder": folder}
-        sources = replace(sources, **{name: path for name, path in given.items() if path is not None})
-        assembled = assemble_files(settings, sources, user=message, mode=mode)
-        request, receipt = render_request(assembled, settings.grammar)
-        if receipt.over_budget and (payload or as_json):
-            print(f"{say['warning']}: {say['over']}", file=sys.stderr)
-        if payload:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(receipt.payload)
-        elif as_json:
-            text = json.dumps({"request": request, "receipt": receipt.to_dict()}, ensure_ascii=False, indent=2)
-            print(escaped(text))
+        if session is not None:
+            _refuse(f"--session {session}", {"project": project, **given, "mode": mode})
+            assembled = _from_store(say, replace(settings, **_place(user, store)), session, message, values or [])
         else:
-            from lamina.cli.view import show_context
-
-            show_context(assembled, receipt, say, full=full)
+            _refuse("files", {"values": values, "user": user, "store": store}, hint="they go with --session")
+            sources = Sources.of_project(project) if project else Sources()
+            sources = replace(sources, **{name: path for name, path in given.items() if path is not None})
+            assembled = assemble_files(settings, sources, user=message, mode=mode or "ask")
+        _print(say, assembled, settings, as_json, payload, full)
 
     app.command(help=say["context.help"], epilog=say["context.examples"])(context)
+
+
+def _refuse(what: str, options: dict[str, Any], hint: str = "a session has its own files, mode and history") -> None:
+    for name, value in options.items():
+        if value:
+            raise InputError(f"--{name} does not go with {what}", hint=hint)
+
+
+def _place(user: str | None, store: str | None) -> dict[str, str]:
+    from lamina.cli.common import chosen
+
+    settings = chosen(user, store)
+    return {"user": settings.user, "store": settings.store}
+
+
+def _from_store(
+    say: dict[str, str], settings: Settings, session: str, message: str | None, values: list[str]
+) -> Context:
+    """The context of a stored session, as a running process would build it."""
+    from lamina.app.app import App
+    from lamina.app.commands import context_of
+    from lamina.cli.common import progress, run
+
+    if not (message or "").strip():
+        raise InputError("the user message is empty", hint='give one: lamina context "…" --session ID')
+    filled: dict[str, str] = {}
+    for each in values:
+        name, sign, value = each.partition("=")
+        if not sign or not name.strip():
+            raise InputError(f"--values is {shown(each)}", hint="write name=value, for example --values city=Kyoto")
+        filled[name.strip()] = value
+
+    async def build() -> Context:
+        async with App.open(settings=settings) as app:
+            with progress(say, "gathering"):
+                return await context_of(app, settings.user, session, message or "", filled)
+
+    return run(build())
+
+
+def _print(
+    say: dict[str, str], assembled: Context, settings: Settings, as_json: bool, payload: bool, full: bool
+) -> None:
+    request, receipt = render_request(assembled, settings.grammar)
+    if receipt.over_budget and (payload or as_json):
+        print(f"{say['warning']}: {say['over']}", file=sys.stderr)
+    if payload:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(receipt.payload)
+    elif as_json:
+        text = json.dumps({"request": request, "receipt": receipt.to_dict()}, ensure_ascii=False, indent=2)
+        print(escaped(text))
+    else:
+        from lamina.cli.view import show_context
+
+        show_context(assembled, receipt, say, full=full)
 
 
 def _settings(budget: str | None, changes: dict[str, str | None]) -> Settings:

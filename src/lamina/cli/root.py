@@ -1,6 +1,7 @@
-"""The tree of commands, built for one language and one call."""
+"""The tree of commands, built for one language and one call: of the families only the one that is called."""
 
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -13,13 +14,16 @@ from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 
+FAMILIES = ("sessions", "memory", "skills", "store", "worker")
+"""Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them."""
+
 
 def run(arguments: list[str]) -> int:
     """Parse and run; the exit code is the error's."""
     say = texts(_language(arguments))
     arguments = _language_first(arguments)
     try:
-        command = typer.main.get_command(_tree(say))
+        command = typer.main.get_command(_tree(say, _family(arguments)))
         result: object = command.main(args=arguments or ["--help"], prog_name="lamina", standalone_mode=False)
     except SystemExit as stop:  # in this mode only a closed pipe ends the program from inside
         return 141 if stop.code == 1 else int(stop.code or 0)
@@ -32,10 +36,18 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "Abort":
                 return 130
             raise
-        within = "rules " if arguments[-1:] != ["rules"] and "rules" in arguments[:3] else ""
+        family = _family(arguments)
+        within = f"{family} " if family and arguments[-1:] != [family] else ""
         _show(say, str(shown()), f"lamina {within}--help")
         return getattr(error, "exit_code", 2)
     return result if isinstance(result, int) else 0
+
+
+def _family(arguments: list[str]) -> str:
+    """The first word of the call, where it names commands of their own; `--lang zh` may stand before it."""
+    words = arguments[2:] if arguments[:1] == ["--lang"] else arguments
+    first = next((word for word in words if not word.startswith("-")), "")
+    return first if first in (*FAMILIES, "rules") else ""
 
 
 def _show(say: dict[str, str], message: str, hint: str) -> None:
@@ -67,7 +79,7 @@ def _language_first(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _tree(say: dict[str, str]) -> typer.Typer:
+def _tree(say: dict[str, str], family: str = "") -> typer.Typer:
     app = typer.Typer(help=say["about"], add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
 
     def version(value: bool) -> None:
@@ -87,4 +99,9 @@ def _tree(say: dict[str, str]) -> typer.Typer:
     add_context(app, say)
     add_config(app, say)
     add_rules(app, say)
+    for name in FAMILIES:
+        if name == family:
+            getattr(import_module(f"lamina.cli.{name}"), f"add_{name}")(app, say)
+        else:  # its name and help are enough for the list of commands
+            app.command(name, help=say[f"{name}.help"])(lambda: None)
     return app

@@ -3,6 +3,8 @@
 import json
 import unicodedata
 
+from lamina.cli.texts_store import STORE_TEXTS
+
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
 
 TEXTS: dict[str, tuple[str, str]] = {
@@ -11,20 +13,22 @@ TEXTS: dict[str, tuple[str, str]] = {
         "lamina 逐字节决定语言模型看到什么，并能事后证明。",
     ),
     "context.help": (
-        "Assemble a context from files and show the messages and their receipt.",
-        "从文件组装上下文，显示消息与回执。",
+        "Assemble a context from files, or of a session, and show the messages and their receipt.",
+        "从文件组装上下文，或组装存储中会话的上下文；显示消息与回执。",
     ),
     "context.examples": (
         "Examples:\n\n"
         '  lamina context "What is he like?" --rules rules.md --history chat.jsonl --budget 4000\n\n'
         "  lamina context --project examples/novel\n\n"
         '  lamina context "Hello" --history chat.json --for anthropic --json | jq .request\n\n'
+        '  lamina context "And Tokyo?" --session last --values city=Kyoto\n\n'
         "A project folder may hold identity.md, rules.md, skill.md, memory.md (a fact a paragraph), context.md, "
         "tools.json, history.json or history.jsonl, and user.txt.",
         "示例：\n\n"
         '  lamina context "他的性格？" --rules rules.md --history chat.jsonl --budget 4000\n\n'
         "  lamina context --project examples/novel\n\n"
         '  lamina context "你好" --history chat.json --for anthropic --json | jq .request\n\n'
+        '  lamina context "那东京呢？" --session last --values city=京都\n\n'
         "项目文件夹可包含 identity.md、rules.md、skill.md、memory.md（每段一条记忆）、context.md、"
         "tools.json、history.json 或 history.jsonl，以及 user.txt。",
     ),
@@ -141,7 +145,7 @@ TEXTS: dict[str, tuple[str, str]] = {
 def texts(lang: str) -> dict[str, str]:
     """All texts in one language."""
     index = 1 if lang == "zh" else 0
-    return {"lang": lang, **{name: pair[index] for name, pair in TEXTS.items()}}
+    return {"lang": lang, **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS).items()}}
 
 
 ZH_REASONS = {

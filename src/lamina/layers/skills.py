@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import yaml
 
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, LaminaError, shown
 from lamina.layers.approvals import Approvals
 from lamina.layers.templates import ON_DEMAND, apps_of
-from lamina.layers.workspace import AnyPath, Missing, Workspace
+from lamina.layers.workspace import AnyPath, FileText, Missing, Workspace
 from lamina.records import Template
 
 FILE = "SKILL.md"
@@ -22,33 +22,24 @@ MAX_NAME, MAX_DESCRIPTION, MAX_SKILLS = 64, 1_024, 1_000
 
 
 def read_skills(folder: AnyPath, approvals: Approvals | None = None) -> list[Template]:
-    """The skill of a folder, or of each folder in it."""
-    root = os.fspath(folder)
-    if not os.path.isdir(root):
-        what = "is not a folder" if os.path.lexists(root) else "is not there"
-        raise InputError(f"{shown(root, 200)} {what}", hint=f"name a folder with a {FILE}, or one with such folders")
-    if os.path.lexists(os.path.join(root, FILE)):
-        return [read_skill(root, approvals)]
-    names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
-    if not names:
-        raise InputError(f"there is no {FILE} in {shown(root, 200)} nor in its folders", hint="check the folder")
-    if len(names) > MAX_SKILLS:
-        raise InputError(f"{shown(root, 200)} holds {len(names):,} skills", hint=f"at most {MAX_SKILLS:,} at a time")
-    return [read_skill(os.path.join(root, name), approvals) for name in names]
+    """The skill of a folder, or of each folder in it; the first fault stops it."""
+    return [read_skill(path, approvals) for path in _folders(folder)]
+
+
+def check_skills(folder: AnyPath, approvals: Approvals | None = None) -> tuple[list[Template], list[LaminaError]]:
+    """The same, and everything that is wrong."""
+    found: list[Template] = []
+    faults: list[LaminaError] = []
+    for path in _folders(folder):
+        wrong = _faults(path, approvals)
+        faults += wrong
+        found += [] if wrong else [read_skill(path, approvals)]
+    return found, faults
 
 
 def read_skill(folder: str, approvals: Approvals | None = None) -> Template:
     """One skill; what is wrong with it is named with its place."""
-    name = os.path.basename(os.path.abspath(folder))
-    file = Workspace(folder, label=f"{name}/").find(FILE)
-    if isinstance(file, Missing):
-        raise InputError(f"{name}/{FILE} is not there", hint="check the folder")
-    if file.hidden and not (approvals and file.hash in approvals):
-        places = ", ".join(map(str, file.hidden[:5]))
-        raise InputError(
-            f"{name}/{FILE} holds characters that nobody sees: {places}",
-            hint=f"remove them, or approve the file: lamina rules approve --workspace {shown(folder, 200)} {FILE}",
-        )
+    name, file = _file(folder, approvals)
     where = f"{name}/{FILE}"
     head, body = _parted(file.text, where)
     return Template(
@@ -60,6 +51,51 @@ def read_skill(folder: str, approvals: Approvals | None = None) -> Template:
         description=_description(head, where),
         source=f"{ON_DEMAND}{name}@{file.hash[:12]}",
     )
+
+
+def _folders(folder: AnyPath) -> list[str]:
+    root = os.fspath(folder)
+    if not os.path.isdir(root):
+        what = "is not a folder" if os.path.lexists(root) else "is not there"
+        raise InputError(f"{shown(root, 200)} {what}", hint=f"name a folder with a {FILE}, or one with such folders")
+    if os.path.lexists(os.path.join(root, FILE)):
+        return [root]
+    names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
+    if not names:
+        raise InputError(f"there is no {FILE} in {shown(root, 200)} nor in its folders", hint="check the folder")
+    if len(names) > MAX_SKILLS:
+        raise InputError(f"{shown(root, 200)} holds {len(names):,} skills", hint=f"at most {MAX_SKILLS:,} at a time")
+    return [os.path.join(root, name) for name in names]
+
+
+def _file(folder: str, approvals: Approvals | None) -> tuple[str, FileText]:
+    name = os.path.basename(os.path.abspath(folder))
+    file = Workspace(folder, label=f"{name}/").find(FILE)
+    if isinstance(file, Missing):
+        raise InputError(f"{name}/{FILE} is not there", hint="check the folder")
+    if file.hidden and not (approvals and file.hash in approvals):
+        places = ", ".join(map(str, file.hidden[:5]))
+        raise InputError(
+            f"{name}/{FILE} holds characters that nobody sees: {places}",
+            hint=f"remove them, or approve the file: lamina rules approve --workspace {shown(folder, 200)} {FILE}",
+        )
+    return name, file
+
+
+def _faults(folder: str, approvals: Approvals | None) -> list[LaminaError]:
+    try:
+        name, file = _file(folder, approvals)
+        where = f"{name}/{FILE}"
+        head, _ = _parted(file.text, where)
+    except LaminaError as error:
+        return [error]
+    faults: list[LaminaError] = []
+    for look in (lambda: _name(head, name, where), lambda: _description(head, where), lambda: _apps(head, where)):
+        try:
+            look()
+        except LaminaError as error:
+            faults.append(error)
+    return faults
 
 
 def _parted(text: str, where: str) -> tuple[Mapping[str, Any], str]:

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any, cast
 
 from lamina.errors import InputError, StoreError, shown
-from lamina.store.database import Clock, Database, Row, Steps, checked_owner, insert, load
+from lamina.store.database import Clock, Database, Row, Steps, checked_owner, clean, insert, load
 from lamina.store.rows import put_words, text_in
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.words import words
@@ -39,6 +39,12 @@ TABLES = {
 """The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
+JSON = {
+    "chat_session": ("meta", "injection"), "conversation": ("content", "extra"), "turn": ("usage", "receipt"),
+    "layer_text": ("text",), "session_summary": ("memory_ids",), "user_profile": ("value",),
+    "prompt_template": ("supported_apps",), "outbox": ("payload",),
+}  # fmt: skip
+"""The columns whose text is JSON: what cannot be read back is not taken in."""
 DERIVED = ("memory_index", "message_words")
 
 
@@ -123,12 +129,38 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
 def _parsed(line: str, number: int) -> dict[str, Any]:
     try:
         row: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"line {number} is not JSON: {error}", hint="is this a whole export?") from None
-    table: Any = cast("Any", row).get("table") if isinstance(row, dict) else None
-    if table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(row):  # pyright: ignore[reportUnknownArgumentType]
+    fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    table: Any = fields.get("table")
+    if not isinstance(table, str) or table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(fields):
         raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
-    return row  # pyright: ignore[reportUnknownVariableType] -- checked just above
+    for name in TABLES[table].split(", "):
+        _check_value(fields[name], name in JSON.get(table, ()), f"line {number}: {name}")
+    return fields
+
+
+def _check_value(value: object, is_json: bool, where: str) -> None:
+    """Text that both databases keep, a number that fits, or nothing: an export has no other values."""
+    if isinstance(value, str):
+        clean(value, where)
+        known = not is_json or _is_json(value)
+    else:
+        known = not is_json and (value is None or isinstance(value, float) or _fits(value))
+    if not known:
+        raise InputError(f"{where} is {shown(value)}", hint="is this a whole export?")
+
+
+def _fits(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class Maintenance:
@@ -247,7 +279,7 @@ def _check_header(line: str) -> None:
     try:
         header: Any = json.loads(line)
         known = header["lamina"] == "export" and header["format"] == FORMAT
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         known = False
     if not known:
         raise InputError(

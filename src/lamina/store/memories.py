@@ -188,6 +188,14 @@ def _of_session(owner: str, session_id: str) -> Steps[list[Memory]]:
     return [memory_of(row) for row in rows]
 
 
+def _replaced(owner: str, memory_id: str) -> Steps[list[Memory]]:
+    rows = yield (
+        f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND superseded_by = ? ORDER BY change DESC",
+        (owner, memory_id),
+    )
+    return [memory_of(row) for row in rows]
+
+
 def _last_change(owner: str) -> Steps[int]:
     rows = yield "SELECT value FROM owner_counter WHERE owner = ? AND name = 'change'", (owner,)
     return int(rows[0][0]) if rows else 0
@@ -320,6 +328,10 @@ class Memories:
     async def of_session(self, owner: str, session_id: str) -> Sequence[Memory]:
         """Everything that was learnt in a session, forgotten ones too."""
         return await self._db.read(owner, lambda: _of_session(owner, session_id))
+
+    async def replaced(self, owner: str, memory_id: str) -> Sequence[Memory]:
+        """The older facts whose place this one took."""
+        return await self._db.read(owner, lambda: _replaced(owner, memory_id))
 
     async def last_change(self, owner: str) -> int:
         return await self._db.read(owner, lambda: _last_change(owner))

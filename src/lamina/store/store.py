@@ -11,6 +11,7 @@ from lamina.store.history import History
 from lamina.store.jobs import Jobs
 from lamina.store.maintenance import Maintenance
 from lamina.store.memories import Memories
+from lamina.store.overview import Overview
 from lamina.store.sessions import Sessions
 from lamina.store.sqlite import open_sqlite
 from lamina.store.summaries import Profile, Summaries
@@ -32,6 +33,7 @@ class Store:
         self.templates = Templates(db, clock)
         self.jobs = Jobs(db, clock)
         self.maintenance = Maintenance(db, clock)
+        self.overview = Overview(db, clock)
 
     @property
     def alone(self) -> bool:

@@ -31,6 +31,13 @@ def _put(owner: str, template: Template) -> Steps[Template]:
     return template_of(rows[0])
 
 
+def _put_all(owner: str, templates: Sequence[Template]) -> Steps[list[Template]]:
+    kept: list[Template] = []
+    for template in templates:
+        kept.append((yield from _put(owner, template)))
+    return kept
+
+
 def _get(owner: str, template_id: str) -> Steps[Template]:
     rows = yield f"SELECT {COLUMNS} FROM prompt_template WHERE owner = ? AND template_id = ?", (owner, template_id)
     if not rows:
@@ -67,11 +74,16 @@ class Templates:
 
     async def put(self, owner: str, template: Template) -> Template:
         """Keep a template under its id, or under a new one when it has none."""
+        return (await self.put_all(owner, [template]))[0]
+
+    async def put_all(self, owner: str, templates: Sequence[Template]) -> Sequence[Template]:
+        """Keep several, all or none."""
         now = self._clock()
-        for name in ("template_id", "name", "content", "scenario", "description", "source"):
-            clean(getattr(template, name), f"the template's {name}")
-        kept = replace(template, template_id=template.template_id or new_id(), created=now, updated=now)
-        return await self._db.write(owner, lambda: _put(owner, kept))
+        for template in templates:
+            for name in ("template_id", "name", "content", "scenario", "description", "source"):
+                clean(getattr(template, name), f"the template's {name}")
+        kept = [replace(t, template_id=t.template_id or new_id(), created=now, updated=now) for t in templates]
+        return await self._db.write(owner, lambda: _put_all(owner, kept))
 
     async def get(self, owner: str, template_id: str) -> Template:
         return await self._db.read(owner, lambda: _get(owner, template_id))

@@ -1,0 +1,149 @@
+"""What the faces ask of chats and memories beyond one method: ids by their beginning, a chat from a file, origins.
+
+Everything here is for one owner; what belongs to somebody else is not found, in the same words as what is not there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lamina.app.app import App
+from lamina.app.files import read_history
+from lamina.app.worker import SUMMARY
+from lamina.errors import InputError, LaminaError, NotFoundError, shown
+from lamina.records import Memory, Session, StoredMessage, TurnRecord
+from lamina.settings import Settings
+from lamina.store.overview import Kind
+from lamina.store.store import Store
+from lamina.store.words import fold, query_words
+from lamina.types import Context
+
+LEAST = 4
+"""Characters of an id that are enough, where no other begins so."""
+LAST = "last"
+
+
+def unindexed(settings: Settings) -> Settings:
+    """The settings for work that looks for no memories: no index is built and no encoder loaded."""
+    return replace(settings, memory=False)
+
+
+async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
+    """The one id of this owner that is this or begins so."""
+    found = await store.overview.ids(owner, kind, begin) if begin else ()
+    if found and found[0] == begin:
+        return begin
+    if len(begin) < LEAST:
+        raise InputError(
+            f"{shown(begin)} is too short for the id of a {kind}", hint=f"at least {LEAST} characters of it"
+        )
+    if len(found) > 1:
+        raise InputError(f"more than one {kind} begins with {shown(begin)}", hint="give more characters of the id")
+    if not found:
+        raise NotFoundError(f"no {kind} {shown(begin)}", hint="it does not exist, or it is not yours")
+    return found[0]
+
+
+async def find_session(store: Store, owner: str, name: str) -> Session:
+    """A session by its id, the beginning of it, or `last` for the one in which something happened last."""
+    if name == LAST and LAST not in await store.overview.ids(owner, "session", LAST):
+        latest = await store.sessions.list(owner, limit=1)
+        if not latest:
+            raise NotFoundError("there is no session yet", hint="begin one: lamina sessions new")
+        return latest[0]
+    return await store.sessions.get(owner, await whole_id(store, owner, "session", name))
+
+
+async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
+    """A message by its id, the beginning of it, or its place: `SESSION#NUMBER`."""
+    begin, sign, number = name.rpartition("#")
+    if not sign:
+        return await store.history.get(owner, await whole_id(store, owner, "message", name))
+    session = await find_session(store, owner, begin)
+    seq = int(number) if number.isascii() and number.isdigit() and len(number) < 16 else 0
+    rows = await store.history.messages(owner, session.session_id, after=seq - 1, before=seq + 1) if seq else ()
+    if not rows:
+        raise NotFoundError(
+            f"no message {shown(number)} in session {session.session_id}", hint=f"it has {session.last_seq:,}"
+        )
+    return rows[0]
+
+
+async def find_memory(store: Store, owner: str, name: str) -> Memory:
+    return await store.memories.get(owner, await whole_id(store, owner, "memory", name))
+
+
+def hits(piece: str, query: str) -> list[tuple[int, int]]:
+    """Where the words of a query stand in a piece of text, in order and without overlaps."""
+    folded = "".join(small if len(small := fold(c)) == 1 else c for c in piece)
+    places: set[int] = set()
+    for word in query_words(query):
+        at = folded.find(word)
+        while at >= 0:
+            places.update(range(at, at + len(word)))
+            at = folded.find(word, at + 1)
+    found: list[tuple[int, int]] = []
+    for place in sorted(places):
+        if found and found[-1][1] == place:
+            found[-1] = (found[-1][0], place + 1)
+        else:
+            found.append((place, place + 1))
+    return found
+
+
+async def import_chat(app: App, owner: str, path: Path, **options: Any) -> Session:
+    """A chat from a file as a new session, whole or not at all."""
+    messages = read_history(path)
+    if not messages:
+        raise InputError(f"{path.name} holds no messages", hint='[{"role": "user", "content": "…"}, …]')
+    session = await app.new_session(owner, **options)
+    try:
+        await app.store.history.append(owner, session.session_id, messages)
+    except LaminaError:
+        await app.store.sessions.delete(owner, session.session_id)
+        raise
+    return await app.store.sessions.get(owner, session.session_id)
+
+
+async def context_of(app: App, owner: str, session: str, user: str, values: Mapping[str, str]) -> Context:
+    """What the model would see in a session. The index is read first, so that the deadline is not spent on a start."""
+    found = await find_session(app.store, owner, session)
+    if app.settings.memory:
+        await app.recall.search(owner, user, limit=1)
+    return await app.context(owner, found.session_id, user, values=values)
+
+
+async def forget(app: App, owner: str, ids: Sequence[str]) -> list[Session]:
+    """Erase facts; the sessions whose summary went with them get a new one in the background."""
+    gone = await app.memory(owner).forget(*ids)
+    sessions: list[Session] = []
+    for session_id in gone:
+        await app.store.jobs.add(owner, SUMMARY, {"session_id": session_id})
+        sessions.append(await app.store.sessions.get(owner, session_id))
+    return sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a memory came from, and what it took the place of; None for what was said outside a session or is gone."""
+
+    session: Session | None
+    turn: TurnRecord | None
+    message: StoredMessage | None
+    superseded_by: Memory | None
+    supersedes: tuple[Memory, ...]
+
+
+async def origin_of(store: Store, owner: str, memory: Memory) -> Origin:
+    session = turn = message = None
+    if memory.session_id:
+        try:
+            session = await store.sessions.get(owner, memory.session_id)
+            turn = await store.turns.get(owner, memory.turn_id)
+            message = await store.history.get(owner, turn.user_message_id)
+        except NotFoundError:  # deleted since
+            pass
+    later = await store.memories.many(owner, [memory.superseded_by] if memory.superseded_by else [])
+    earlier = await store.memories.replaced(owner, memory.memory_id)
+    return Origin(session, turn, message, later[0] if later else None, tuple(earlier))

@@ -1,0 +1,48 @@
+"""`lamina` as a real process over a store of its own, for the tests of the commands that need one."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lamina:
+    """Runs commands in a folder: the store is `chats.db` in it, the user is ann, nothing is looked for by meaning."""
+
+    folder: Path
+
+    @property
+    def store(self) -> str:
+        return str(self.folder / "chats.db")
+
+    def environ(self, **more: str) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
+        own = {"LAMINA_STORE": self.store, "LAMINA_USER": "ann", "LAMINA_EMBEDDER": "none"}
+        return {**clean, **own, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "140", **more}
+
+    def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=self.folder, env=self.environ(**more),
+            check=False, capture_output=True, input=given, stdin=subprocess.DEVNULL if given is None else None,
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str, given: str | None = None, **more: str) -> str:
+        """What it prints, when all goes well."""
+        done = self.run(*arguments, given=given, **more)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def json(self, *arguments: str, **more: str) -> Any:
+        return json.loads(self(*arguments, "--json", **more))
+
+    def error(self, *arguments: str, given: str | None = None, code: int = 2, **more: str) -> str:
+        """What it complains about, in two lines and without a traceback."""
+        done = self.run(*arguments, given=given, **more)
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().split("\n")) <= 2, done.stderr
+        return done.stderr
