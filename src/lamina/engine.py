@@ -122,7 +122,7 @@ class ContextBuilder:
             count=settings.count,
             tools=self._tools.schemas if self._tools else (),
             owner=turn.owner,
-            mark=session_mark(turn.session.session_id),
+            mark=turn_mark(turn),
             lang=settings.lang,
             form=settings.form,
             shares=settings.shares,
@@ -138,6 +138,12 @@ class ContextBuilder:
             return await source.layers(turn)
         async with asyncio.timeout(self.settings.deadline):
             return await source.layers(turn)
+
+
+def turn_mark(turn: Turn) -> str:
+    """The mark of a session's fences: the same on all its turns, and not to be guessed from its name alone."""
+    session = turn.session
+    return session_mark(f"{session.owner}\n{session.session_id}\n{session.created!r}")
 
 
 def _why(error: Exception, deadline: float) -> str:

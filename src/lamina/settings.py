@@ -244,6 +244,13 @@ def _name(value: object, where: str) -> str:
     return str(value)
 
 
+def _user(value: object, where: str) -> str:
+    name = _text(value, where)
+    if name.startswith("@") or not (name.isprintable() or not name):
+        raise SettingsError(f"{where} cannot be {shown(name)}", hint="a name in letters; those with @ are reserved")
+    return name
+
+
 def _number(least: int) -> Callable[[object, str], int]:
     def read(value: object, where: str) -> int:
         digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value)
@@ -323,7 +330,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "instructions_turns": _number(0),
     "rules_turns": _number(0),
     "store": _text,
-    "user": _text,
+    "user": _user,
     "workspace": _text,
     "scenario": _name,
     "host": _text,

@@ -157,6 +157,7 @@ async def test_recent_summaries_leave_out_the_current_session(store: Store) -> N
     for name in ids:
         await store.summaries.put("ann", name, name, upto_seq=1, written_by="rules")
     again = await store.summaries.put("ann", ids[0], "newer", upto_seq=2, written_by="model", memory_ids=["m"])
+    assert again
     assert (again.version, again.memory_ids) == (2, ("m",))
     found = await store.summaries.recent("ann", limit=2, without=ids[3])
     assert [s.session_id for s in found] == [ids[0], ids[2]]

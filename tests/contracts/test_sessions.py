@@ -218,7 +218,9 @@ async def test_rows_of_turns_that_ran_at_once_can_be_put_together(store: Store) 
     one = await store.turns.begin("ann", made.session_id, {"role": "user", "content": "1"})
     two = await store.turns.begin("ann", made.session_id, {"role": "user", "content": "2"})
     await store.turns.add(
-        "ann", one.turn_id, [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "r"}]
+        "ann",
+        one.turn_id,
+        [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "r", "tool_call_id": "1"}],
     )
     await store.turns.finish("ann", two.turn_id, answer={"role": "assistant", "content": "to 2"})
     await store.turns.finish("ann", one.turn_id, answer={"role": "assistant", "content": "to 1"})

@@ -63,7 +63,7 @@ async def test_tool_rows_stand_before_the_answer_without_gaps(store: Store) -> N
     session_id, turn_id = await begun(store)
     await store.turns.chunk("ann", turn_id, 0, "let me see")
     await store.turns.add("ann", turn_id, [{"role": "assistant", "content": "let me see", "tool_calls": []}])
-    await store.turns.add("ann", turn_id, [{"role": "tool", "content": "a"}, {"role": "tool", "content": "b"}])
+    await store.turns.add("ann", turn_id, [{"role": "tool", "content": c, "tool_call_id": c} for c in "ab"])
     await store.turns.chunk("ann", turn_id, 1, "two")
     await store.turns.finish("ann", turn_id)
     rows = await store.history.messages("ann", session_id)

@@ -19,6 +19,7 @@ from lamina.records import Job, NewJob, NewMemory
 from lamina.store.store import Store, open_store
 from lamina.types import text_hash
 
+FUNCTION = {"name": "look", "arguments": "{}"}
 OWNERS = ("ann", "bob", "王")
 LEASE = 0.3
 Ack = Callable[[dict[str, Any]], None]
@@ -80,7 +81,11 @@ async def one_turn(store: Store, owner: str, session: str, rng: random.Random, a
             await saved(line, store.turns.chunk(owner, turn.turn_id, n, text, lease=LEASE))
             n, said = n + 1, said + text
         if step:
-            call = {"role": "assistant", "content": said, "tool_calls": [{"id": f"{step}"}]}
+            call = {
+                "role": "assistant",
+                "content": said,
+                "tool_calls": [{"id": f"{step}", "type": "function", "function": FUNCTION}],
+            }
             result = {"role": "tool", "content": f"result {name}", "tool_call_id": f"{step}"}
             ids = await store.turns.add(owner, turn.turn_id, [call, result], lease=LEASE)
             ack({"what": "tools", "turn": turn.turn_id, "ids": list(ids)})

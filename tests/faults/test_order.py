@@ -109,7 +109,9 @@ async def tab(store: Store, session: str, rng: random.Random, steps: int) -> Non
             await store.turns.chunk("ann", rng.choice(open_turns), n, f"{n}")
         elif what < 0.7:
             await store.turns.add(
-                "ann", rng.choice(open_turns), [{"role": "tool", "content": f"{n}"}] * rng.randint(1, 3)
+                "ann",
+                rng.choice(open_turns),
+                [{"role": "tool", "content": f"{n}", "tool_call_id": "1"}] * rng.randint(1, 3),
             )
         elif what < 0.75:
             await store.history.append("ann", session, [{"role": "user", "content": "import"}])

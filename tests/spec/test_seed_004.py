@@ -11,7 +11,7 @@ import pytest
 
 from lamina import App
 from lamina.app.worker import Worker, jobs_of_turn
-from lamina.assembly.fences import session_mark
+from lamina.engine import turn_mark
 from lamina.errors import InputError, LayerError, OwnerError
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
@@ -119,12 +119,15 @@ async def test_C2_memory_off_skips_3_and_4_and_the_trace_says_why(store: Store) 
     assert headings(context) == ["[0] System"]
 
 
-@pytest.mark.parametrize(("embedder", "why"), [(Slow(), "no answer within 100 ms"), (Broken(), "RuntimeError")])
+@pytest.mark.parametrize(
+    ("embedder", "deadline", "why"),
+    [(Slow(), 100, "no answer within 100 ms"), (Broken(), 60_000, "RuntimeError")],
+)
 async def test_C2_memory_that_is_late_or_fails_is_skipped_and_the_rest_stands(
-    store: Store, embedder: Letters, why: str
+    store: Store, embedder: Letters, deadline: int, why: str
 ) -> None:
     await app_on(store).memory("ann").add("Ann is allergic to nuts.")
-    app = App(store, settings(memory_deadline=100), embedder=embedder)
+    app = App(store, settings(memory_deadline=deadline), embedder=embedder)
     session = await app.new_session("ann")
     context = await app.context("ann", session.session_id, "Am I allergic to nuts?")
     (reason,) = [s.reason for s in context.receipt.segments if s.layer == "memory"]
@@ -448,7 +451,7 @@ async def test_S7_and_P3_a_poisoned_memory_stays_data(store: Store, evil: str) -
     clean = await app.context("ann", session.session_id, "gardens?")
     await app.memory("ann").edit(harmless, f"a note on gardens {evil}")
     dirty = await app.context("ann", session.session_id, "gardens?")
-    mark = session_mark(session.session_id)
+    mark = turn_mark(Turn("ann", session, "gardens?"))
 
     def structure(context: Context) -> list[tuple[str, str]]:
         return [(s.layer, s.source) for s in context.receipt.segments]

@@ -49,7 +49,7 @@ async def test_no_statement_of_the_contract_reads_a_whole_table(tmp_path: Path) 
     session = (await s.sessions.new("ann")).session_id
     turn = await s.turns.begin("ann", session, {"role": "user", "content": "hello"}, key="k")
     await s.turns.chunk("ann", turn.turn_id, 0, "x")
-    await s.turns.add("ann", turn.turn_id, [{"role": "tool", "content": "r"}])
+    await s.turns.add("ann", turn.turn_id, [{"role": "tool", "content": "r", "tool_call_id": "1"}])
     await s.turns.finish("ann", turn.turn_id, jobs=[NewJob("memory", key="j")])
     await s.turns.recover()
     await s.turns.list("ann", session)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
-from lamina.app.worker import Worker, end_job
-from lamina.assembly.fences import session_mark
-from lamina.engine import SHARES, BuildSettings, ContextBuilder
-from lamina.errors import LayerError, SettingsError
+from lamina.app.worker import Worker, end_job, jobs_of_turn
+from lamina.engine import SHARES, BuildSettings, ContextBuilder, turn_mark
+from lamina.errors import LayerError, OwnerError, SettingsError, StoreError, shown
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles
 from lamina.layers.memory import MemoryService, WithoutIndex
@@ -59,6 +58,12 @@ def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Find
     return Recall(store.memories, embedder)
 
 
+def _check_principal(owner: str) -> None:
+    """Names that begin with @ are lamina's own: what is kept under them speaks to everybody."""
+    if owner.startswith("@"):
+        raise OwnerError(f"no user is named {shown(owner)}", hint="names that begin with @ are reserved")
+
+
 class _Identity:
     """[0]: who the model is. The shipped text tells by which mark to know lamina's own words."""
 
@@ -70,7 +75,7 @@ class _Identity:
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
         check_hidden(self._path, self._settings)
-        return (file_layer("identity", self._path, session_mark(turn.session.session_id)),)
+        return (file_layer("identity", self._path, turn_mark(turn)),)
 
 
 class App:
@@ -99,7 +104,7 @@ class App:
         )  # fmt: skip
         prompts = self._prompts if settings.workspace else None
         self.builder = ContextBuilder(sources, store.history, settings=build, prompts=prompts, tools=tools)
-        self.worker = Worker(store, self.memory)
+        self.worker = Worker(store, self.memory, learns=settings.memory)
 
     @staticmethod
     @asynccontextmanager
@@ -115,9 +120,12 @@ class App:
         settings = load_settings() if settings is None else settings
         where = str(store) or settings.store
         if "://" not in where:
-            Path(where).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                Path(where).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
         async with open_store(where, clock=clock) as opened:
-            await opened.turns.recover(everything=opened.alone)
+            await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
             app = App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
             stop = asyncio.Event()
             worker = asyncio.create_task(app.worker.run(stop)) if work else None
@@ -130,6 +138,7 @@ class App:
 
     def memory(self, owner: str) -> MemoryService:
         """The memory of one owner."""
+        _check_principal(owner)
         return MemoryService(self.store, self.recall, owner, complete=self._complete, clock=self._clock)
 
     def source(
@@ -147,6 +156,7 @@ class App:
 
     async def new_session(self, owner: str, **options: Any) -> Session:
         """A new session: nothing of older ones but what memory and profile know (C6)."""
+        _check_principal(owner)
         defaults: dict[str, Any] = {"scenario": self.settings.scenario, "app": self.settings.host}
         return await self.store.sessions.new(owner, **{**defaults, **options})
 
@@ -172,6 +182,7 @@ class App:
 
     async def turn(self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any) -> Turn:
         """A turn of a session as it is now."""
+        _check_principal(owner)
         return Turn(owner, await self.store.sessions.get(owner, session_id), user, **options)
 
     async def context(

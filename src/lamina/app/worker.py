@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
 from lamina.layers.memory import MemoryService
@@ -21,6 +20,10 @@ EVERY = 8
 """A session is summarised anew each time so many messages were added: four turns without tools."""
 LEASE = 60.0
 PAUSE = 1.0
+DEADLINE = 300.0
+"""Seconds that a job may take, the model's answer included."""
+GRACE = 5.0
+"""Seconds that jobs get to end when the worker is told to stop."""
 Handler = Callable[[Job], Awaitable[object]]
 Report = Callable[[Job, str, str], object]
 """Told how each job ended: the job, `done`, `again` (later), `parked` or `lost` (to another worker), and the error."""
@@ -44,26 +47,39 @@ class Worker:
 
     def __init__(
         self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
-        lease: float = LEASE, park_after: int = 5, report: Report | None = None,
+        lease: float = LEASE, park_after: int = 5, report: Report | None = None, learns: bool = True,
+        deadline: float = DEADLINE,
     ) -> None:  # fmt: skip
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
-        self._store, self._memory = store, memory
+        self._store, self._memory, self._learns, self._deadline = store, memory, learns, deadline
         self._report: Report = report or (lambda job, how, error: None)
         self._batch, self._lease, self._park_after = batch, lease, park_after
         self._log = logging.getLogger("lamina.worker")
         self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; what was begun is finished. A store that is away for a while is waited for."""
+        """Until told to stop; what was begun is finished, within a limit. A slow job does not hold up the others, and a
+        store that is away for a while is waited for."""
+        running: set[asyncio.Task[None]] = set()
         while not stop.is_set():
             try:
-                taken = await self.run_once()
+                free = self._batch - len(running)
+                jobs = await self._claim(free) if free else ()
+                if not jobs:
+                    await self._store.turns.recover(jobs=jobs_of_turn)
             except StoreError as error:
-                taken = 0
+                jobs = ()
                 self._log.warning("[Worker] %s", error)
-            if not taken:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), PAUSE)
+            running |= {asyncio.create_task(self._do(job)) for job in jobs}
+            if not jobs:
+                waiting = asyncio.create_task(stop.wait())
+                await asyncio.wait({waiting, *running}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+            running = {task for task in running if not task.done()}
+        if running:
+            _, late = await asyncio.wait(running, timeout=GRACE)
+            for task in late:  # their leases run out, and somebody else takes them
+                task.cancel()
 
     async def run_until_empty(self) -> int:
         """All that is due now; returns how many jobs were done."""
@@ -74,24 +90,29 @@ class Worker:
 
     async def run_once(self) -> int:
         """Take what is due, do it, and record how it ended; returns how many were taken."""
-        jobs = await self._store.jobs.claim(self.name, kinds=tuple(self._handlers), n=self._batch, lease=self._lease)
-        ended = await asyncio.gather(*(self._held(job) for job in jobs), return_exceptions=True)
-        for job, result in zip(jobs, ended, strict=True):
-            if isinstance(result, LeaseError):
-                self._report(job, "lost", "")  # somebody else has it by now, and its result was dropped
-            elif isinstance(result, Exception):
-                await self._failed(job, result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                self._report(job, "done", "")
+        jobs = await self._claim(self._batch)
+        await asyncio.gather(*(self._do(job) for job in jobs))
         return len(jobs)
+
+    async def _claim(self, count: int) -> Sequence[Job]:
+        return await self._store.jobs.claim(self.name, kinds=tuple(self._handlers), n=count, lease=self._lease)
+
+    async def _do(self, job: Job) -> None:
+        """One job, and how it ended. Whatever goes wrong in it is this job's failure and nobody else's."""
+        (problem,) = await asyncio.gather(self._held(job), return_exceptions=True)
+        if isinstance(problem, LeaseError):
+            self._report(job, "lost", "")  # somebody else has it by now, and its result was dropped
+        elif isinstance(problem, BaseException):
+            await self._failed(job, problem)
+        else:
+            self._report(job, "done", "")
 
     async def _held(self, job: Job) -> None:
         """Do a job and hold it meanwhile."""
         beat = asyncio.create_task(self._beat(job))
         try:
-            await self._handlers[job.kind](job)
+            async with asyncio.timeout(self._deadline):
+                await self._handlers[job.kind](job)
         finally:
             beat.cancel()
 
@@ -100,8 +121,9 @@ class Worker:
             await asyncio.sleep(self._lease / 3)
             await self._store.jobs.heartbeat(job, lease=self._lease)
 
-    async def _failed(self, job: Job, error: Exception) -> None:
+    async def _failed(self, job: Job, error: BaseException) -> None:
         what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
+        self._log.warning("[Worker] a job of the kind %s failed: %s", job.kind, type(error).__name__)
         try:
             after = float(2**job.attempts)
             put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)
@@ -110,11 +132,21 @@ class Worker:
         else:
             self._report(job, "parked" if put_back.state == "parked" else "again", what)
 
-    async def _learn(self, job: Job) -> Sequence[object]:
-        return await self._memory(job.owner).save_atomic_memory(str(job.payload["turn_id"]), done=job)
+    async def _learn(self, job: Job) -> object:
+        return await self._unless_gone(
+            job, lambda memory: memory.save_atomic_memory(str(job.payload["turn_id"]), done=job)
+        )
 
     async def _summarise(self, job: Job) -> object:
+        return await self._unless_gone(
+            job, lambda memory: memory.write_summary(str(job.payload["session_id"]), done=job)
+        )
+
+    async def _unless_gone(self, job: Job, work: Callable[[MemoryService], Awaitable[object]]) -> object:
+        """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came."""
+        if not self._learns:
+            return await self._store.jobs.done(job)
         try:
-            return await self._memory(job.owner).write_summary(str(job.payload["session_id"]), done=job)
-        except NotFoundError:  # the session was deleted before its turn came
+            return await work(self._memory(job.owner))
+        except NotFoundError:
             return await self._store.jobs.done(job)

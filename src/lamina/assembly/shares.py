@@ -67,41 +67,48 @@ def fit_layers(
 
 
 class _Ladder:
-    """Where each layer stands, and what that costs."""
+    """Where each layer stands, and what that costs. Every layer is looked at once a rung, however many there are."""
 
     def __init__(self, layers: Sequence[Layer], cost: Callable[[Layer], int]) -> None:
         self.layers = layers
-        self.forms: list[list[Layer | None]] = [[layer, *_shorter(layer), None] for layer in layers]
+        self.forms: list[tuple[Layer | None, ...]] = [(layer, *_shorter(layer), None) for layer in layers]
         self.rungs = [FULL] * len(layers)
         self.why = [""] * len(layers)
         self._cost = cost
         self.costs = [cost(layer) for layer in layers]
         self.total = sum(self.costs)
-        self._of: dict[str, list[int]] = {}
+        self._spent: dict[str, int] = {}
+        self._ahead: dict[str, list[tuple[int, int]]] = {}
+        """For each name the moves that are left, the next one last: which layer, to which rung."""
+        of: dict[str, list[int]] = {}
         for number, layer in enumerate(layers):
-            self._of.setdefault(layer.name, []).append(number)
+            of.setdefault(layer.name, []).append(number)
+            self._spent[layer.name] = self._spent.get(layer.name, 0) + self.costs[number]
+        for name, numbers in of.items():
+            self._ahead[name] = [(number, rung) for rung in (OUT, TITLE, SHORT) for number in numbers]
 
     def spent(self, name: str) -> int:
-        return sum(self.costs[number] for number in self._of.get(name, ()))
+        return self._spent.get(name, 0)
 
     def step(self, name: str, least: float, why: str) -> bool:
         """One layer of this name one rung down; False when none can go without the name falling below `least`."""
-        for rung in (SHORT, TITLE, OUT):
-            for number in reversed(self._of.get(name, ())):
-                if self.rungs[number] < rung and self._down(number, rung, name, least, why):
-                    return True
+        ahead = self._ahead.get(name, [])
+        while ahead:
+            number, rung = ahead[-1]
+            form = self.forms[number][rung]
+            cost = self._cost(form) if form else 0
+            if (form is None and rung != OUT) or cost >= self.costs[number] > 0:
+                ahead.pop()
+                continue
+            saved = self.costs[number] - cost
+            if least and self.spent(name) - saved < least:
+                return False
+            ahead.pop()
+            self.total -= saved
+            self._spent[name] -= saved
+            self.rungs[number], self.costs[number], self.why[number] = rung, cost, why
+            return True
         return False
-
-    def _down(self, number: int, rung: int, name: str, least: float, why: str) -> bool:
-        form = self.forms[number][rung]
-        cost = self._cost(form) if form else 0
-        if (form is None and rung != OUT) or cost >= self.costs[number] > 0:
-            return False
-        if least and self.spent(name) - self.costs[number] + cost < least:
-            return False
-        self.total += cost - self.costs[number]
-        self.rungs[number], self.costs[number], self.why[number] = rung, cost, why
-        return True
 
     def fitted(self) -> list[Fitted]:
         found: list[Fitted] = []

@@ -3,6 +3,7 @@
 Read from the newest back, page by page, until more would not fit: a long session costs no more than a short one.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ async def read_chat(store: Messages, owner: str, session_id: str, *, budget: flo
     while True:
         page = await store.messages(owner, session_id, before=edge, limit=PAGE, newest=True)
         rows[:0] = page
-        size += sum(len(row.text) for row in page)
+        size += sum(len(row.text) + len(str(row.extra)) for row in page) + len(page) * CHARACTERS_PER_TOKEN
         if len(page) < PAGE or page[0].seq == 1 or size > room:
             break
         edge = page[0].seq
@@ -60,7 +61,24 @@ def together(rows: Sequence[StoredMessage]) -> list[Message]:
     for row in rows:
         turns.setdefault(row.turn_id or f"#{row.seq}", []).append(row)
     found = (row for turn in turns.values() for row in turn)
-    return [row.message for row in found if row.state != "streaming" and (row.content or row.extra.get("tool_calls"))]
+    sent = (row for row in found if row.state != "streaming" and (row.content or row.extra.get("tool_calls")))
+    return [whole_message(row.message) for row in sent]
+
+
+def whole_message(message: Message) -> Message:
+    """A message as Unicode: half of a surrogate pair, which a cut stream may leave, becomes a replacement sign."""
+    text = json.dumps(message, ensure_ascii=False)
+    if text.isascii():
+        return message
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.loads(whole(text))
+    return message
+
+
+def whole(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def closed(messages: Sequence[Message]) -> list[Message]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from lamina.errors import LayerError, NotFoundError, shown
+from lamina.errors import LayerError, LeaseError, NotFoundError, shown
 from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
-from lamina.layers.history import closed, together
+from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
@@ -28,6 +28,7 @@ SUMMARY_MESSAGES = 400
 ALIKE = 20
 """Memories that a new fact is compared with."""
 MAX_PINNED = 10
+TRIES = 3
 FROM_MEMORY = ("memory", "collected", "summary")
 SHORT, TITLE = 160, 48
 
@@ -77,23 +78,37 @@ class MemoryService:
         completed in the same transaction, so that a crash leads neither to a loss nor to a second time."""
         turn = await self._store.turns.get(self.owner, turn_id)
         rows = [row for row in await self._rows_of(turn) if row.turn_id == turn_id]
-        user = "\n".join(row.text for row in rows if row.role == "user")
+        user = whole("\n".join(row.text for row in rows if row.role == "user")).replace("\0", " ")
         said = day_of(turn.created)
         shown_texts = await self._shown(turn)
-        answer = "\n".join(row.text for row in rows if row.role == "assistant")
+        answer = whole("\n".join(row.text for row in rows if row.role == "assistant")).replace("\0", " ")
         if self._complete is None:
             facts = facts_by_rules(user, answer, said=said, shown=shown_texts)
         else:
             prompt = extraction_prompt(user, answer, known=shown_texts, said=said)
             facts = facts_from_reply(await self._complete(prompt, EXTRACTION_SCHEMA), user=user, shown=shown_texts)
-        new = await self._merged(facts, turn, user)
+        new = await self._merged(facts, turn)
         return await self._recall.add(self.owner, new, done=done)
 
     async def write_summary(self, session_id: str, *, done: Job | None = None) -> Summary | None:
         """Summarise a session anew. Turns whose facts were forgotten are left out: they do not come back this way."""
+        for _ in range(TRIES):
+            as_of = await self._store.memories.last_change(self.owner)
+            text, last, by = await self._summary(session_id)
+            if not text.strip() and done is None:
+                return None
+            learnt = await self._store.memories.of_session(self.owner, session_id)
+            ids = [memory.memory_id for memory in learnt if memory.state != "forgotten"]
+            written = await self._store.summaries.put(
+                self.owner, session_id, text, upto_seq=last, written_by=by, memory_ids=ids, done=done, as_of=as_of
+            )
+            if written:
+                return written
+        raise LeaseError("facts were forgotten again and again while a summary was written", hint="try again later")
+
+    async def _summary(self, session_id: str) -> tuple[str, int, str]:
         rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
-        learnt = await self._store.memories.of_session(self.owner, session_id)
-        gone = {memory.turn_id for memory in learnt if memory.state == "forgotten"}
+        gone = set(await self._store.memories.forgotten_turns(self.owner))
         kept = [row for row in rows if row.turn_id not in gone]
         messages = closed(together(kept))
         if self._complete is None:
@@ -101,13 +116,7 @@ class MemoryService:
         else:
             reply = await self._complete(summary_prompt(messages, SUMMARY_CHARACTERS), None)
             text, by = summary_from_reply(reply, SUMMARY_CHARACTERS), "model"
-        if not text.strip() and done is None:
-            return None
-        ids = [memory.memory_id for memory in learnt if memory.state != "forgotten"]
-        last = rows[-1].seq if rows else 0
-        return await self._store.summaries.put(
-            self.owner, session_id, text, upto_seq=last, written_by=by, memory_ids=ids, done=done
-        )
+        return text.replace("\0", ""), rows[-1].seq if rows else 0, by
 
     async def add(self, text: str, *, kind: str = "fact", importance: float = 0.5, pinned: bool = False) -> Memory:
         """Remember what the owner says himself; a text that is known already comes back as it is."""
@@ -168,7 +177,7 @@ class MemoryService:
                 continue
         return texts
 
-    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord, context: str) -> Sequence[NewMemory]:
+    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord) -> Sequence[NewMemory]:
         """What of the facts is new, and which older ones it replaces."""
         old: dict[str, tuple[str, str, str]] = {}
         for fact in facts:
@@ -180,7 +189,7 @@ class MemoryService:
         changes = await asyncio.to_thread(merge, facts, list(old.values()))
         return [
             NewMemory(
-                change.fact.text, context[:2_000], change.fact.kind, "user", change.fact.importance,
+                change.fact.text.replace("\0", ""), "", change.fact.kind, "user", change.fact.importance,
                 session_id=turn.session_id, turn_id=turn.turn_id, seq=turn.user_seq,
                 happened=_stamp(change.fact), supersedes=change.ids,
             )

@@ -4,23 +4,32 @@ One for a process, whatever the number of owners; an index never holds rows of t
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any, TypeVar
 
 import numpy as np
 
+from lamina.errors import EmbedderError
 from lamina.layers.fusion import Query, passages
 from lamina.layers.memory import day_of
-from lamina.layers.ranking import Entry, Hit, Index, index_row
+from lamina.layers.ranking import Entry, Floats, Hit, Index, index_row
 from lamina.ports import Embedder, MemoryRows
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
 
 MAX_ROWS = 200_000
 """Rows held in memory over all owners, about two kilobytes each; the owners who spoke longest ago make room."""
+MAX_WAITING = 64
+"""Calls of the embedder that may wait for each other."""
 AT_ONCE = 256
 """Memories that are embedded together."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -36,7 +45,10 @@ class Recall:
     def __init__(self, rows: MemoryRows, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
         self._rows, self._embedder, self._max_rows = rows, embedder, max_rows
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._loading: set[asyncio.Task[_Known]] = set()
+        self._working: set[asyncio.Task[Any]] = set()
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1, "embedder") if embedder else None
+        self._log = logging.getLogger("lamina.memory")
 
     @property
     def model(self) -> str:
@@ -46,28 +58,31 @@ class Recall:
         self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
     ) -> list[Hit]:
         """The best hits of this owner, nothing where nothing is good enough."""
-        known = await self._fresh(owner)
+        known = await self._whole(self._load(owner))
         if not len(known.index):
             return []
         around = tuple(context)
         vectors = await self._embed(passages(text, around)) if self._embedder else None
         query = Query(text, around, today, vectors, self.model)
-        async with known.lock:
-            return await asyncio.to_thread(known.index.search, query, limit)
+        return await self._whole(self._look(known, query, limit))
 
     async def add(
         self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
     ) -> Sequence[Memory]:
         """Keep facts and index them. What a crash leaves without an index row gets one at the next search."""
         made = await self._rows.add(owner, memories, done=done, jobs=jobs)
-        await self._index(owner, made)
+        (problem,) = await asyncio.gather(self._index(owner, made), return_exceptions=True)
+        if isinstance(problem, Exception):  # the facts are kept; that they could not be indexed yet is no loss
+            self._log.warning("[Memory] not indexed yet: %s", problem)
+        elif isinstance(problem, BaseException):
+            raise problem
         return made
 
     async def reindex(self, owner: str) -> int:
         """All index rows of an owner made again; returns how many memories are indexed."""
         self.drop(owner)
         await self._rows.clear_index(owner)
-        return len((await self._fresh(owner)).index)
+        return len((await self._load(owner)).index)
 
     def drop(self, owner: str) -> None:
         self._known.pop(owner, None)
@@ -77,12 +92,16 @@ class Recall:
         if self._embedder:
             await self._embed(["warm"])
 
-    async def _fresh(self, owner: str) -> _Known:
-        """The owner's index as of now. Who cannot wait for it leaves; it is loaded all the same, for the next time."""
-        task = asyncio.create_task(self._load(owner))
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Who cannot wait leaves; the work is done all the same, under its lock and for the next time."""
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
+
+    async def _look(self, known: _Known, query: Query, limit: int) -> list[Hit]:
+        async with known.lock:
+            return await asyncio.to_thread(known.index.search, query, limit)
 
     async def _load(self, owner: str) -> _Known:
         """When nothing changed this costs one small read."""
@@ -104,18 +123,42 @@ class Recall:
     async def _index(self, owner: str, memories: Sequence[Memory]) -> list[IndexRow]:
         if not memories:
             return []
-        vectors = await self._embed([memory.text for memory in memories]) if self._embedder else None
+        vectors = await self._vectors([memory.text for memory in memories])
         rows = [
-            index_row(entry_of(memory), None if vectors is None else vectors[n], self.model)
+            replace(index_row(entry_of(memory), vectors[n], self.model), model=self.model)
             for n, memory in enumerate(memories)
         ]
         await self._rows.put_index(owner, rows)
         return rows
 
-    async def _embed(self, texts: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    async def _vectors(self, texts: Sequence[str]) -> Sequence[Floats | None]:
+        """A vector for each text; a text that the embedder cannot take is found by its words alone."""
+        if self._embedder is None:
+            return [None] * len(texts)
+        (found,) = await asyncio.gather(self._embed(texts), return_exceptions=True)
+        if not isinstance(found, BaseException):
+            return list(found)
+        if not isinstance(found, Exception) or len(texts) == 0:
+            raise found
+        await self._embed(["is it the embedder, or is it the text?"])
+        each = await asyncio.gather(*(self._embed([text]) for text in texts), return_exceptions=True)
+        return [None if isinstance(one, BaseException) else one[0] for one in each]
+
+    async def _embed(self, texts: Sequence[str]) -> Floats:
+        """Off the event loop, in a thread of its own: a slow embedder must not take the threads of others."""
         assert self._embedder is not None
-        found = await asyncio.to_thread(self._embedder.embed, texts)
-        return np.asarray([np.asarray(row, np.float32) for row in found], np.float32)
+        if self._waiting >= MAX_WAITING:
+            raise EmbedderError(f"{self._waiting} questions wait for the embedder", hint="take a faster one")
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            found = await asyncio.shield(loop.run_in_executor(self._thread, self._embedder.embed, texts))
+        finally:
+            self._waiting -= 1
+        rows = np.asarray([np.asarray(row, np.float32) for row in found], np.float32)
+        if rows.shape != (len(texts), self._embedder.dimension) or not np.isfinite(rows).all():
+            raise EmbedderError(f"the embedder {self.model!r} gave no vectors of {self._embedder.dimension} numbers")
+        return rows
 
     def _make_room(self, owner: str) -> None:
         held = sum(len(known.index) for known in self._known.values())

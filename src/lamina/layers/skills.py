@@ -60,6 +60,10 @@ def _folders(folder: AnyPath) -> list[str]:
         raise InputError(f"{shown(root, 200)} {what}", hint=f"name a folder with a {FILE}, or one with such folders")
     if os.path.lexists(os.path.join(root, FILE)):
         return [root]
+    linked = [name for name in sorted(os.listdir(root)) if os.path.islink(os.path.join(root, name))]
+    for name in linked:  # a folder elsewhere is nobody's to import by accident
+        if os.path.isdir(os.path.join(root, name)):
+            raise InputError(f"{shown(name)} is a link, not a folder", hint="copy the skill to where the link is")
     names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
     if not names:
         raise InputError(f"there is no {FILE} in {shown(root, 200)} nor in its folders", hint="check the folder")
@@ -98,13 +102,22 @@ def _faults(folder: str, approvals: Approvals | None) -> list[LaminaError]:
     return faults
 
 
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases: a few hundred bytes of them can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType] -- PyYAML has no types for it
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+
 def _parted(text: str, where: str) -> tuple[Mapping[str, Any], str]:
     lines = text.replace("\r\n", "\n").split("\n")
     end = next((n for n, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), 0)
     if lines[0].rstrip() != "---" or not end:
         raise InputError(f"{where} has no head", hint="it begins with ---, name: …, description: …, ---")
     try:
-        head: object = yaml.safe_load("\n".join(lines[1:end]))
+        head: object = yaml.load("\n".join(lines[1:end]), Loader=_Plain)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 2}" if mark else ""

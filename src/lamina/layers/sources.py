@@ -9,13 +9,15 @@ from typing import Any
 
 from lamina.errors import LayerError, shown
 from lamina.layers.memory import MemoryService, collected_layers, memory_layers, summary_layers
-from lamina.layers.templates import Missing, scenario_layers
+from lamina.layers.templates import Missing, scenario_layers, supports
 from lamina.ports import HistoryRows, ProfileRows, TemplateRows
-from lamina.records import Turn
+from lamina.records import Template, Turn
 from lamina.types import LAYERS, Layer, Trust
 
-SHARED = "operator"
-"""The owner under which templates are kept that the operator gives to everybody."""
+SHARED = "@operator"
+"""The owner under which templates are kept that the operator gives to everybody. No user has such a name."""
+MAX_TEMPLATES = 1_000
+"""Templates of one owner that may be enabled at once."""
 AROUND = 6
 """Messages before the newest whose words help to find memories."""
 
@@ -48,14 +50,16 @@ class ScenarioSource:
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
         session = turn.session
-        own = await self._templates.list(turn.owner, enabled=True)
+        own = await self._enabled(turn.owner)
         mine = {(t.is_skill, t.name, t.scenario) for t in own}
-        shared = await self._templates.list(SHARED, enabled=True) if turn.owner != SHARED else ()
-        others = [t for t in shared if (t.is_skill, t.name, t.scenario) not in mine]
+        others = [t for t in await self._enabled(SHARED) if (t.is_skill, t.name, t.scenario) not in mine]
         chosen_is_own = any(t.is_skill and t.name == session.skill for t in own)
-        found: list[Layer] = []
-        for templates, owner in ((others, None), (own, turn.owner)):
-            found += scenario_layers(
+        found: list[tuple[bool, Layer]] = []
+        for templates, owner in ((own, turn.owner), (others, None)):
+            exact = any(
+                t.scenario == session.scenario and supports(t, session.app) for t in templates if not t.is_skill
+            )
+            layers = scenario_layers(
                 templates,
                 scenario=session.scenario,
                 app=session.app,
@@ -64,8 +68,18 @@ class ScenarioSource:
                 chosen=session.skill if chosen_is_own == (owner is not None) else "",
                 owner=owner,
             )
-        prompts = [layer for layer in found if layer.name == "scenario"]
-        return [*prompts[-1:], *(layer for layer in found if layer.name == "skill")]
+            found += [(exact, layer) for layer in layers]
+        prompts = sorted((one for one in found if one[1].name == "scenario"), key=lambda one: not one[0])
+        skills = [layer for _, layer in found if layer.name == "skill"]
+        return [*(layer for _, layer in prompts[:1]), *skills]
+
+    async def _enabled(self, owner: str) -> Sequence[Template]:
+        found = await self._templates.list(owner, enabled=True)
+        if len(found) > MAX_TEMPLATES:
+            raise LayerError(
+                f"{shown(owner)} has {len(found):,} enabled templates", hint=f"disable some: at most {MAX_TEMPLATES:,}"
+            )
+        return found
 
 
 class SessionSource:
@@ -78,7 +92,7 @@ class SessionSource:
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
         profile = await self._profile.get(turn.owner)
-        found = (("profile", profile), (f"session:{turn.session.session_id}", turn.session.meta))
+        found = (("profile", profile), ("session", turn.session.meta))
         return [
             Layer("session", _lines(values), source, turn.owner, "outside", True) for source, values in found if values
         ]

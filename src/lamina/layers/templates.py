@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from lamina.errors import InputError, LayerError, shown
 from lamina.records import Template
-from lamina.types import Layer
+from lamina.types import Layer, Trust
 
 Missing = Literal["error", "keep"]
 
@@ -57,12 +57,12 @@ def scenario_layers(
     A skill on demand is only named, unless it is the `chosen` one. An owner's own templates are trusted as he is.
     """
     found = sorted((t for t in templates if t.enabled), key=lambda t: (-t.priority, t.sort, t.name, t.template_id))
-    trust = "user" if owner else "operator"
+    trust: Trust = "user" if owner else "operator"
     given = values or {}
     prompts = [t for t in found if not t.is_skill and t.scenario == scenario and supports(t, app)]
     prompts = prompts or [t for t in found if not t.is_skill and t.scenario == COMMON and supports(t, app)]
     layers = [
-        Layer("scenario", _filled(t, given, missing), _source(t), owner, trust, title=t.description)
+        Layer("scenario", _filled(t, given, missing), _source(t), owner, _trust(t, trust), title=t.description)
         for t in prompts[:1]
     ]
     for skill in (t for t in found if t.is_skill and supports(t, app)):
@@ -71,7 +71,8 @@ def scenario_layers(
             layers.append(Layer("skill", line, _source(skill), owner, trust))
         else:
             text = f"## {skill.name}\n\n{_filled(skill, given, missing)}"
-            layers.append(Layer("skill", text, _source(skill), owner, trust, short=line, title=f"- **{skill.name}**"))
+            title = f"- **{skill.name}**"
+            layers.append(Layer("skill", text, _source(skill), owner, _trust(skill, trust), short=line, title=title))
     if chosen and not any(t.is_skill and t.name == chosen and supports(t, app) for t in found):
         known = [t.name for t in found if t.is_skill and supports(t, app)]
         raise LayerError(f"no skill named {shown(chosen)} is enabled here", hint=f"known: {', '.join(known) or 'none'}")
@@ -80,6 +81,11 @@ def scenario_layers(
 
 def _filled(template: Template, values: Mapping[str, object], missing: Missing) -> str:
     return fill(template.content, values, missing=missing, where=f"the template {template.name}")
+
+
+def _trust(template: Template, trust: Trust) -> Trust:
+    """A text into which values were put is trusted as far as the one who gave them: the user, not the operator."""
+    return "user" if SLOT.search(template.content) else trust
 
 
 def _source(template: Template) -> str:

@@ -160,7 +160,7 @@ class Jobs:
     async def fail(self, job: Job, error: str, *, retry_after: float = 1.0, park_after: int = 5) -> Job:
         """Put a job back for a later try, or park it when it has had `park_after` of them."""
         now = self._clock()
-        text = clean(error.replace("\0", "␀"), "the error")[:MAX_ERROR]
+        text = error.replace("\0", "␀").encode("utf-8", "replace").decode()[:MAX_ERROR]
         return await self._db.write(job.owner, lambda: _fail(job, text, now + retry_after, park_after, now))
 
     async def get(self, owner: str, job_id: str) -> Job:

@@ -121,9 +121,34 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
             )
             yield from insert(table, f"owner, {columns}", rows, ending)
         else:
-            given = yield from insert(table, f"owner, {columns}", rows, "ON CONFLICT DO NOTHING RETURNING owner")
+            keys = names[: KEYS.get(table, 1)]
+            given = yield from insert(
+                table, f"owner, {columns}", rows, f"ON CONFLICT DO NOTHING RETURNING {', '.join(keys)}"
+            )
             added += len(given)
+            if len(given) < len(rows):
+                yield from _check_known(owner, table, names, rows, {tuple(row) for row in given})
     return added
+
+
+def _check_known(
+    owner: str, table: str, names: Sequence[str], rows: Sequence[Row], given: set[tuple[Any, ...]]
+) -> Steps[None]:
+    """What was not added must be there already, as it is; anything else would be lost without a word."""
+    keys = names[: KEYS.get(table, 1)]
+    for row in rows:
+        key = tuple(row[1 : 1 + len(keys)])
+        if key in given:
+            continue
+        found = yield (
+            f"SELECT {', '.join(names)} FROM {table} WHERE owner = ? AND {' AND '.join(f'{n} = ?' for n in keys)}",
+            (owner, *key),
+        )
+        if not found or tuple(found[0]) != tuple(row[1:]):
+            raise InputError(
+                f"{table} of {shown(owner)} has another row in the place of {shown(key)}",
+                hint="import into a store without rows of this owner, or give the rows to another owner",
+            )
 
 
 def _parsed(line: str, number: int) -> dict[str, Any]:

@@ -45,7 +45,13 @@ def _checked(memory: NewMemory) -> NewMemory:
     if not clean(memory.text, "a memory").strip():
         raise MessageError("a memory has no text", hint="leave it out")
     clean(memory.context, "a memory's context")
+    _check_importance(memory.importance)
     return memory
+
+
+def _check_importance(value: float) -> None:
+    if not 0 <= value <= 1:
+        raise MessageError(f"a memory has the importance {value!r}", hint="a number from 0 to 1")
 
 
 def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[list[Memory]]:
@@ -165,8 +171,9 @@ def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
         yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, name)
         rows = yield (
             "DELETE FROM session_summary WHERE owner = ? AND (memory_ids LIKE ? ESCAPE '!' "
-            "OR (session_id = ? AND upto_seq >= ?)) RETURNING session_id",
-            (owner, like(dump(name)), memory.session_id, memory.seq),
+            "OR (session_id = ? AND upto_seq >= ?) OR (session_id IN (SELECT session_id FROM conversation "
+            "WHERE owner = ? AND turn_id = ? AND turn_id <> ''))) RETURNING session_id",
+            (owner, like(dump(name)), memory.session_id, memory.seq, owner, memory.turn_id),
         )
         sessions.update(row[0] for row in rows)
     return sorted(sessions)
@@ -194,6 +201,14 @@ def _replaced(owner: str, memory_id: str) -> Steps[list[Memory]]:
         (owner, memory_id),
     )
     return [memory_of(row) for row in rows]
+
+
+def _forgotten_turns(owner: str) -> Steps[list[str]]:
+    rows = yield (
+        "SELECT DISTINCT turn_id FROM atomic_memory WHERE owner = ? AND state = 'forgotten' AND turn_id <> ''",
+        (owner,),
+    )
+    return [row[0] for row in rows]
 
 
 def _last_change(owner: str) -> Steps[int]:
@@ -299,6 +314,8 @@ class Memories:
         now = self._clock()
         given = {"text": text, "context": context, "kind": kind, "importance": importance, "happened": happened}
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if importance is not None:
+            _check_importance(importance)
         if text is not None:
             values["text_hash"] = text_hash(_checked(NewMemory(text, context or "")).text)
         return await self._db.write(owner, lambda: _edit(owner, memory_id, values, now))
@@ -332,6 +349,10 @@ class Memories:
     async def replaced(self, owner: str, memory_id: str) -> Sequence[Memory]:
         """The older facts whose place this one took."""
         return await self._db.read(owner, lambda: _replaced(owner, memory_id))
+
+    async def forgotten_turns(self, owner: str) -> Sequence[str]:
+        """The turns whose facts were forgotten, in whatever session they are told again."""
+        return await self._db.read(owner, lambda: _forgotten_turns(owner))
 
     async def last_change(self, owner: str) -> int:
         return await self._db.read(owner, lambda: _last_change(owner))

@@ -14,7 +14,7 @@ _INSERT = (
     "owner, session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, tokens, created"
 )
 NONE: dict[str, Any] = {}
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("user", "assistant", "tool")
 Placed = tuple[int, AnyMessage, MessageState, int]
 """A message with its number, state and tokens."""
 
@@ -26,18 +26,47 @@ def message_of(row: Row) -> StoredMessage:
 
 
 def parts(message: AnyMessage) -> tuple[str, str, str]:
-    """Role, content and everything else of a message, as the table keeps them."""
-    role = message.get("role")
+    """Role, content and everything else of a message, as the table keeps them; what could never be sent is refused."""
+    role: Any = message.get("role")
     if role not in ROLES:
         raise MessageError(f"a message has the role {shown(role)}", hint=f"roles are {', '.join(ROLES)}")
-    content: Any = message.get("content")
+    content: object = message.get("content")
     if content is not None and not isinstance(content, str | list):
         raise MessageError(f"a message has the content {shown(content)}", hint="text, a list of parts, or None")
-    return (
-        role,
-        dump(cast("Any", content)),
-        dump({n: value for n, value in message.items() if n not in ("role", "content")}),
-    )
+    for part in cast("list[object]", content) if isinstance(content, list) else ():
+        _check_part(part)
+    extra = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
+    _check_extra(extra, role)
+    return role, dump(cast(object, content)), dump(extra)
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _check_part(part: object) -> None:
+    fields = _fields(part)
+    if fields.get("type") == "text" and isinstance(fields.get("text"), str):
+        return
+    if fields.get("type") == "image_url" and isinstance(_fields(fields.get("image_url")).get("url"), str):
+        return
+    raise MessageError(f"a message has the part {shown(part)}", hint='{"type": "text", "text": "…"} or an image_url')
+
+
+def _check_extra(extra: dict[str, object], role: str) -> None:
+    unknown = sorted(set(extra) - {"tool_calls", "tool_call_id", "name"})
+    if unknown:
+        raise MessageError(f"a message has a field {shown(unknown[0])}", hint="tool_calls, tool_call_id and name")
+    calls = extra.get("tool_calls", [])
+    for call in cast("list[object]", calls) if isinstance(calls, list) else [None]:
+        function = _fields(_fields(call).get("function"))
+        texts = (_fields(call).get("id"), function.get("name"), function.get("arguments"))
+        if not all(isinstance(text, str) for text in texts):
+            hint = "id, function.name and function.arguments are text"
+            raise MessageError(f"a message has the tool call {shown(call)}", hint=hint)
+    for name in ("tool_call_id", "name"):
+        if not isinstance(extra.get(name, ""), str) or (role == "tool" and "tool_call_id" not in extra):
+            raise MessageError(f"a {role} message has {name}={shown(extra.get(name))}", hint="it must be text")
 
 
 def text_in(content: Any) -> str:

@@ -19,8 +19,15 @@ def summary_of(row: Row) -> Summary:
 
 def _put(
     owner: str, session_id: str, text: str, upto_seq: int, written_by: str, memory_ids: Sequence[str], now: float,
-    done: Job | None,
-) -> Steps[Summary]:  # fmt: skip
+    done: Job | None, as_of: int | None,
+) -> Steps[Summary | None]:  # fmt: skip
+    if as_of is not None:
+        rows = yield (
+            "SELECT 1 FROM atomic_memory WHERE owner = ? AND change > ? AND state = 'forgotten' LIMIT 1",
+            (owner, as_of),
+        )
+        if rows:
+            return None
     if done is not None:
         yield from complete_job(done, now)
     yield from get_session(owner, session_id)
@@ -67,13 +74,17 @@ class Summaries:
 
     async def put(
         self, owner: str, session_id: str, text: str, *, upto_seq: int, written_by: str = "",
-        memory_ids: Sequence[str] = (), done: Job | None = None,
-    ) -> Summary:  # fmt: skip
-        """Write a session's summary; a later one takes the place of the earlier, with the next version."""
+        memory_ids: Sequence[str] = (), done: Job | None = None, as_of: int | None = None,
+    ) -> Summary | None:  # fmt: skip
+        """Write a session's summary; a later one takes the place of the earlier, with the next version.
+
+        `as_of` is the change number of the memories when it was begun: when a fact was forgotten since, nothing is
+        written and None comes back, since the text may still hold it.
+        """
         now = self._clock()
         clean(text, "the summary")
         return await self._db.write(
-            owner, lambda: _put(owner, session_id, text, upto_seq, written_by, memory_ids, now, done)
+            owner, lambda: _put(owner, session_id, text, upto_seq, written_by, memory_ids, now, done, as_of)
         )
 
     async def get(self, owner: str, session_id: str) -> Summary:

@@ -3,7 +3,7 @@
 A turn that nobody answers any more (its lease has run out) is ended by `recover`, with what it had so far.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ COLUMNS = (
     "error, created, finished, lease_until"
 )
 LEASE = 60.0
+AT_ONCE = 1_000
 RECOVERED = "ended by recovery: nobody answered it any more"
 
 
@@ -260,18 +261,28 @@ class Turns:
     async def list(self, owner: str, session_id: str) -> Sequence[TurnRecord]:
         return await self._db.read(owner, lambda: _list(owner, session_id))
 
-    async def recover(self, *, everything: bool = False, limit: int = 1_000) -> Sequence[TurnRecord]:
+    async def recover(
+        self, *, everything: bool = False, jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: ()
+    ) -> Sequence[TurnRecord]:
         """End the turns whose lease has run out, as interrupted, with their chunks as the answer. For all owners.
 
         `everything` also takes those whose lease still runs: right when this process has just become the only one.
+        `jobs` is what an ended turn asks for, stored with its end.
         """
-        now = self._clock()
         values = {"error": RECOVERED}
         ended: list[TurnRecord] = []
-        for owner, turn_id in await self._db.system(lambda: _open(2.0**62 if everything else now, limit)):
-            steps = (owner, turn_id, "interrupted", None, values, dict[str, str](), None, (), 0, now)
-            try:
-                ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
-            except LeaseError:  # it was finished after all, between the two looks
-                continue
-        return ended
+        known: set[tuple[str, str]] = set()
+        while True:
+            now = self._clock()
+            found = await self._db.system(lambda n=now: _open(2.0**62 if everything else n, AT_ONCE))
+            fresh = [one for one in found if one not in known]
+            known.update(fresh)
+            for owner, turn_id in fresh:
+                turn = await self.get(owner, turn_id)
+                steps = (owner, turn_id, "interrupted", None, values, dict[str, str](), None, jobs(turn), 0, now)
+                try:
+                    ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
+                except LeaseError:  # it was finished after all, between the two looks
+                    continue
+            if len(found) < AT_ONCE or not fresh:
+                return ended

@@ -1,0 +1,270 @@
+"""What an attack on the context of a chat found, so that it is not found again; over both stores."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lamina import App
+from lamina.app.worker import Worker
+from lamina.assembly.shares import fit_layers
+from lamina.errors import InputError, MessageError, OwnerError
+from lamina.layers.recall import Recall
+from lamina.layers.skills import read_skills
+from lamina.layers.sources import SHARED
+from lamina.records import NewMemory, Template, Turn
+from lamina.store.store import Store, open_store
+from lamina.types import Layer, Share
+from tests.spec.test_seed_004 import Letters, app_on, say, settings
+
+
+async def test_H1_no_user_can_have_the_operators_name(store: Store) -> None:
+    app = app_on(store)
+    for ask in (lambda: app.memory(SHARED), lambda: app.new_session(SHARED), lambda: app.turn(SHARED, "s", "hi")):
+        with pytest.raises(OwnerError, match="names that begin with @ are reserved"):
+            await ask()  # pyright: ignore[reportGeneralTypeIssues] -- the first raises before it is awaited
+    await store.templates.put("operator", Template("", "evil", "EVIL", is_skill=True))
+    session = await app.new_session("ann")
+    assert "EVIL" not in (await app.context("ann", session.session_id, "hi")).system
+
+
+async def test_R1_turns_that_nobody_answers_are_ended_while_the_process_runs(where: str) -> None:
+    now = [1_000.0]
+    async with App.open(where, settings=settings(), embedder=Letters(), clock=lambda: now[0], work=False) as app:
+        session = await app.new_session("ann")
+        turn = await app.store.turns.begin("ann", session.session_id, {"role": "user", "content": "My cat is Rex."})
+        await app.store.turns.chunk("ann", turn.turn_id, 0, "Hello")
+        stop = asyncio.Event()
+        worker = asyncio.create_task(app.worker.run(stop))
+        now[0] += 3_600
+        async with asyncio.timeout(60):
+            while (await app.store.turns.get("ann", turn.turn_id)).state == "streaming":
+                await asyncio.sleep(0.02)
+            while not await app.memory("ann").list():  # R13: what was said is learnt all the same
+                now[0] += 1
+                await asyncio.sleep(0.02)
+        stop.set()
+        await worker
+
+
+async def test_R1_however_many_turns_were_open_all_are_ended(store: Store) -> None:
+    session = await store.sessions.new("ann")
+    for _ in range(1_050):
+        await store.turns.begin("ann", session.session_id, {"role": "user", "content": "q"})
+    assert len(await store.turns.recover(everything=True)) == 1_050
+
+
+async def test_forgotten_facts_do_not_come_back_through_a_branch_or_a_race(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await say(app, "ann", session, "I live in Zanzibar. My name is Annabel.")
+    await app.worker.run_until_empty()
+    branch = await store.sessions.branch("ann", session.session_id, 2)
+    await app.end_session("ann", branch.session_id)
+    await app.worker.run_until_empty()
+    (home,) = [m for m in await app.memory("ann").list() if "Zanzibar" in m.text]
+    assert branch.session_id in await app.memory("ann").forget(home.memory_id)
+    await app.memory("ann").write_summary(branch.session_id)
+    other = await app.new_session("ann")
+    assert "Zanzibar" not in (await app.context("ann", other.session_id, "Where do I live?")).system
+    assert "Zanzibar" not in "".join(m.text + m.context for m in await app.memory("ann").list(everything=True))
+
+
+async def test_a_fact_forgotten_while_the_model_summarises_stays_forgotten(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await say(app, "ann", session, "I live in Zanzibar.")
+    await app.worker.run_until_empty()
+    (home,) = await app.memory("ann").list()
+    calls: list[str] = []
+
+    async def slow_model(messages: Sequence[object], schema: object) -> str:
+        calls.append(str(messages))
+        if len(calls) == 1:
+            await app.memory("ann").forget(home.memory_id)
+        return "The user lives in Zanzibar." if "Zanzibar" in calls[-1] else "They spoke."
+
+    slow = App(store, settings(), embedder=Letters(), complete=slow_model)
+    await slow.memory("ann").write_summary(session.session_id)
+    assert len(calls) == 2
+    assert [s.text for s in await store.summaries.recent("ann")] == ["They spoke."]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text"}]}, {"role": "user", "content": ["a"]},
+        {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "assistant", "content": "x", "tool_calls": "f"}, {"role": "tool", "content": "x", "tool_call_id": []},
+        {"role": "system", "content": "x"}, {"role": "user", "content": "x", "mood": "odd"},
+    ],
+)  # fmt: skip
+async def test_H5_what_could_never_be_sent_is_refused_at_the_door(store: Store, message: dict[str, object]) -> None:
+    session = await store.sessions.new("ann")
+    with pytest.raises(MessageError):
+        await store.history.append("ann", session.session_id, [message])
+    with pytest.raises(MessageError):
+        await store.turns.begin("ann", session.session_id, message)
+
+
+async def test_H5_what_an_sdk_dumps_and_a_cut_stream_leaves_can_be_read_again(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await store.history.append("ann", session.session_id, [{"role": "user", "content": "hi \0"}])
+    dumped = {"role": "assistant", "content": "half \ud83d", "tool_calls": None, "name": None}
+    await store.history.append("ann", session.session_id, [dumped])
+    context = await app.context("ann", session.session_id, "go on")
+    assert context.messages[2]["content"] == "half \ufffd"
+    turn = await say(app, "ann", session, "My dog is called Rex. \ud83d\0")
+    await app.end_session("ann", session.session_id)
+    await app.worker.run_until_empty()
+    assert await store.jobs.parked("ann") == []
+    assert [m.turn_id for m in await app.memory("ann").list()] == [turn.turn_id]
+
+
+async def test_H6_one_bad_job_harms_no_other_and_a_hanging_one_does_not_stop_the_end(store: Store) -> None:
+    hang = asyncio.Event()
+
+    async def model(messages: Sequence[object], schema: object) -> str:
+        if "HANG" in str(messages):
+            await hang.wait()
+        if "CANCEL" in str(messages):
+            raise asyncio.CancelledError
+        raise ValueError("provider said \ud83d\0")
+
+    app = App(store, settings(), embedder=Letters(), complete=model)
+    for owner, words in (("a", "HANG"), ("b", "CANCEL"), ("c", "My dog is Rex.")):
+        await say(app, owner, await app.new_session(owner), words)
+    worker = Worker(store, app.memory, park_after=1, deadline=0.5)
+    stop = asyncio.Event()
+    running = asyncio.create_task(worker.run(stop))
+    async with asyncio.timeout(60):
+        while not all([await store.jobs.parked(owner) for owner in "abc"]):
+            await asyncio.sleep(0.02)
+    stop.set()
+    await running
+    assert "TimeoutError" in (await store.jobs.parked("a"))[0].error
+
+
+async def test_H7_an_import_never_loses_a_row_without_a_word(store: Store, tmp_path: Path) -> None:
+    await store.memories.add("ann", [NewMemory("mine")])
+    async with open_store(str(tmp_path / "other.db")) as other:
+        await other.memories.add("ann", [NewMemory("theirs")])
+        lines = [line async for line in other.maintenance.export("ann")]
+    with pytest.raises(InputError, match="atomic_memory of 'ann' has another row"):
+        await store.maintenance.import_(lines)
+    assert await store.maintenance.import_(lines, owner="bob") > 0
+    assert await store.maintenance.import_(lines, owner="bob") == 0
+
+
+async def test_M2_a_scenario_prompt_of_the_operator_comes_before_a_common_one_of_the_user(store: Store) -> None:
+    app = app_on(store)
+    await store.templates.put(SHARED, Template("", "excel", "OPERATOR EXCEL", scenario="excel"))
+    await store.templates.put("ann", Template("", "mine", "MY COMMON"))
+    session = await app.new_session("ann", scenario="excel")
+    text = (await app.context("ann", session.session_id, "hi")).system
+    assert ("OPERATOR EXCEL" in text, "MY COMMON" in text) == (True, False)
+
+
+class Picky(Letters):
+    def embed(self, texts: Sequence[str], /) -> list[list[float]]:
+        if any("refused" in text for text in texts):
+            raise RuntimeError("too long")
+        return super().embed(texts)
+
+
+async def test_M4_a_text_that_the_embedder_refuses_is_found_by_its_words(store: Store) -> None:
+    app = App(store, settings(), embedder=Picky())
+    await app.memory("ann").add("The refused parcel lies at the harbour.")
+    await app.memory("ann").add("Ann is allergic to nuts.")
+    found = await app.memory("ann").get_relevant_memories("harbour parcel")
+    assert [one.memory.text for one in found][:1] == ["The refused parcel lies at the harbour."]
+    assert await app.memory("ann").get_relevant_memories("allergic to nuts")
+    for value in (float("nan"), float("inf"), -5.0):
+        with pytest.raises(MessageError, match="importance"):
+            await app.memory("ann").add("x", importance=value)
+
+
+async def test_M5_with_memory_off_nothing_is_learnt(store: Store) -> None:
+    off = App(store, settings(memory=False))
+    session = await off.new_session("ann")
+    await say(off, "ann", session, "I live in Zanzibar.")
+    await off.end_session("ann", session.session_id)
+    assert await off.worker.run_until_empty() == 2
+    assert (await store.memories.list("ann"), await store.summaries.recent("ann")) == ([], [])
+
+
+@pytest.mark.parametrize("head", ["name: &a [x]\ndescription: *a", "name: !!python/object:os.system x"])
+def test_M6_a_head_with_aliases_or_objects_is_refused(tmp_path: Path, head: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "SKILL.md").write_text(f"---\n{head}\n---\ntext\n")
+    with pytest.raises(InputError, match="is not YAML"):
+        read_skills(tmp_path)
+
+
+def test_M7_a_skill_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "SKILL.md").write_text("---\nname: secret\ndescription: d\n---\nSECRET\n")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "secret").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="'secret' is a link"):
+        read_skills(tmp_path / "root")
+
+
+async def test_M8_searches_that_are_left_alone_do_not_meet_a_writer(store: Store) -> None:
+    recall = Recall(store.memories, Letters())
+    await recall.add("ann", [NewMemory(f"note {n} about tulips") for n in range(300)])
+    problems: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: problems.append(context.get("exception") or Exception()))
+
+    async def reader() -> None:
+        for _ in range(40):
+            try:
+                async with asyncio.timeout(0.003):
+                    await recall.search("ann", "tulips", limit=5)
+            except TimeoutError:
+                continue
+
+    async def writer() -> None:
+        for n in range(40):
+            await recall.add("ann", [NewMemory(f"more {n} tulips")])
+
+    await asyncio.gather(reader(), reader(), writer())
+    assert len(await recall.search("ann", "tulips", limit=5)) == 5
+    assert problems == []
+
+
+async def test_M10_the_job_of_a_deleted_session_is_done(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await say(app, "ann", session, "I live in Zanzibar.")
+    await store.sessions.delete("ann", session.session_id)
+    await app.worker.run_until_empty()
+    assert (await store.jobs.counts("ann")).get("parked", 0) == 0
+    assert (await store.jobs.counts("ann"))["done"] == 1
+
+
+async def test_M3_the_mark_of_a_session_does_not_follow_from_its_name(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann", session_id="chat-1", meta={"a": "b"})
+    first, second = [(await app.context("ann", "chat-1", "hi")).system for _ in range(2)]
+    assert first == second
+    assert "chat-1" not in first
+    assert isinstance(await app.turn("ann", session.session_id, "hi"), Turn)
+
+
+def test_H8_the_ladder_takes_time_in_proportion() -> None:
+    """Ten thousand skills: each is looked at once a rung."""
+    looked = [0]
+
+    def cost(layer: Layer) -> int:
+        looked[0] += 1
+        return len(layer.text)
+
+    layers = [Layer("skill", "x" * 100, f"s{n}", short="x" * 10, title="x") for n in range(10_000)]
+    shares = {"skill": Share(most=0.1)}
+    fitted = fit_layers(layers, budget=1_000, room=1_000, shares=shares, cost=cost, heading=lambda name: 0)
+    assert sum(one.decision != "dropped" for one in fitted) <= 100
+    assert looked[0] < 60_000
