@@ -93,7 +93,8 @@ class ContextBuilder:
             if isinstance(answer, BaseException):
                 if not source.optional or not isinstance(answer, Exception):
                     raise answer
-                skipped[source.name] = _why(answer, self.settings.deadline)
+                called = getattr(source, "called", "")
+                skipped[f"{source.name}:{called}" if called else source.name] = _why(answer, self.settings.deadline)
             else:
                 layers += answer
         hint = mode_hint(turn.session.mode or "ask")

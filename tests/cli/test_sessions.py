@@ -271,3 +271,14 @@ def test_a_store_elsewhere_is_made_with_its_folder(lamina: Lamina) -> None:
     lamina("sessions", "new", "--store", "a/b/c.db")
     assert Path(lamina.folder / "a" / "b" / "c.db").is_file()
     assert lamina.json("sessions") == []
+
+
+def test_a_session_is_changed_ended_and_taken_up_again(lamina: Lamina) -> None:
+    lamina("sessions", "new", "--skill", "nope")
+    assert "no skill named 'nope'" in lamina.error("context", "hi", "--session", "last")
+    assert "skill=—" in lamina("sessions", "set", "last", "--skill", "", "--mode", "plan")
+    assert "Mode: plan" in lamina("context", "hi", "--session", "last", "--full")
+    assert "has no choice" in lamina.error("sessions", "set", "last", "--mode", "dance")
+    lamina("sessions", "end", "last")
+    assert "goes on" in lamina("sessions", "resume", "last")
+    assert "已恢复" in lamina("sessions", "resume", "last", "--lang", "zh")

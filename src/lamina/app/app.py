@@ -25,7 +25,7 @@ from lamina.layers.sources import (
 )
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Complete, Embedder, Finder
-from lamina.records import Session, Turn
+from lamina.records import Session, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
 from lamina.types import Context, Layer, Trust
@@ -53,7 +53,11 @@ def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Find
             model=settings.embedder_model,
             dimension=settings.embedder_dimension,
             key=settings.embedder_key or None,
-            deadline=settings.memory_deadline / 1_000,
+        )
+    if embedder is not None and not all(hasattr(embedder, name) for name in ("name", "dimension", "embed")):
+        raise SettingsError(
+            f"{shown(embedder)} is no embedder",
+            hint="it has a name, a dimension and a method embed(texts) that gives a vector for each",
         )
     return Recall(store.memories, embedder)
 
@@ -119,7 +123,7 @@ class App:
         """
         settings = load_settings() if settings is None else settings
         where = str(store) or settings.store
-        if "://" not in where:
+        if "://" not in where and not str(store) and "store" not in settings.origin:
             try:
                 Path(where).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -127,6 +131,8 @@ class App:
         async with open_store(where, clock=clock) as opened:
             await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
             app = App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
+            if work:
+                await app.recall.warm()  # better now than while somebody waits for an answer
             stop = asyncio.Event()
             worker = asyncio.create_task(app.worker.run(stop)) if work else None
             try:
@@ -184,6 +190,24 @@ class App:
         """A turn of a session as it is now."""
         _check_principal(owner)
         return Turn(owner, await self.store.sessions.get(owner, session_id), user, **options)
+
+    async def record(
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], answer: str, *,
+        context: Context | None = None, key: str = "",
+    ) -> TurnRecord:  # fmt: skip
+        """Store a turn that was answered elsewhere, by whatever SDK you use; what was said is learnt from."""
+        _check_principal(owner)
+        content = user if isinstance(user, str) else list(user)
+        turn = await self.store.turns.begin(owner, session_id, {"role": "user", "content": content}, key=key)
+        if turn.repeated:
+            return turn
+        return await self.store.turns.finish(
+            owner,
+            turn.turn_id,
+            answer={"role": "assistant", "content": answer},
+            receipt=context.receipt.to_dict() if context else None,
+            jobs=jobs_of_turn(turn),
+        )
 
     async def context(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any

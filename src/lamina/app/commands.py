@@ -3,6 +3,7 @@
 Everything here is for one owner; what belongs to somebody else is not found, in the same words as what is not there.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,8 +110,8 @@ async def import_chat(app: App, owner: str, path: Path, **options: Any) -> Sessi
 async def context_of(app: App, owner: str, session: str, user: str, values: Mapping[str, str]) -> Context:
     """What the model would see in a session. The index is read first, so that the deadline is not spent on a start."""
     found = await find_session(app.store, owner, session)
-    if app.settings.memory:
-        await app.recall.search(owner, user, limit=1)
+    if app.settings.memory:  # when this fails the context says so, as on any turn
+        await asyncio.gather(app.recall.search(owner, user, limit=1), return_exceptions=True)
     return await app.context(owner, found.session_id, user, values=values)
 
 

@@ -95,7 +95,9 @@ class Worker:
         return len(jobs)
 
     async def _claim(self, count: int) -> Sequence[Job]:
-        return await self._store.jobs.claim(self.name, kinds=tuple(self._handlers), n=count, lease=self._lease)
+        """In the order in which they came: of two facts the later one counts, so it must be learnt later."""
+        kinds = tuple(self._handlers)
+        return await self._store.jobs.claim(self.name, kinds=kinds, n=count, lease=self._lease, in_order=True)
 
     async def _do(self, job: Job) -> None:
         """One job, and how it ended. Whatever goes wrong in it is this job's failure and nobody else's."""

@@ -151,7 +151,10 @@ def _within(
 def _absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:
     """A segment without bytes for each layer that is not there, with the reason."""
     name = counter_name(count)
-    out = [Segment(layer, layer, "", None, "operator", 0, name, "dropped", why) for layer, why in skipped.items()]
+    out = [
+        Segment(source.partition(":")[0], source, "", None, "operator", 0, name, "dropped", why)
+        for source, why in skipped.items()
+    ]
     for layer, decision, reason in fitted:
         if decision == "dropped":
             tokens = text_tokens(layer_text(layer, mark), count)

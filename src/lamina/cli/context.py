@@ -101,7 +101,7 @@ def _from_store(
         filled[name.strip()] = value
 
     async def build() -> Context:
-        async with App.open(settings=settings) as app:
+        async with App.open(settings=settings, work=False) as app:
             with progress(say, "gathering"):
                 return await context_of(app, settings.user, session, message or "", filled)
 

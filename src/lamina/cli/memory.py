@@ -49,7 +49,7 @@ def add_memory(app: typer.Typer, say: Say) -> None:
 
 def opened(settings: Settings) -> Any:
     """For what needs no index: a memory without one gets it at the next search."""
-    return App.open(settings=unindexed(settings))
+    return App.open(settings=unindexed(settings), work=False)
 
 
 def _row(say: Say, memory: Memory) -> list[Any]:
@@ -136,7 +136,7 @@ def _searcher(say: Say) -> Any:
             raise SettingsError("memory is switched off", hint="the setting memory, LAMINA_MEMORY=on")
 
         async def read() -> list[Any]:
-            async with App.open(settings=settings) as app:
+            async with App.open(settings=settings, work=False) as app:
                 with progress(say, "searching"):
                     return await app.memory(settings.user).get_relevant_memories(query, limit)
 

@@ -1,4 +1,5 @@
-"""`lamina sessions`: the chats of one user: list, begin, read, search, rename, branch, end, delete, collect, import."""
+"""`lamina sessions`: the chats of one user: list, begin, read, search, rename, set, branch, resume, end,
+delete, collect, import."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +43,8 @@ def add_sessions(app: typer.Typer, say: Say) -> None:
     sessions.callback()(_lister(say))
     for name, make in (
         ("new", _newer), ("show", _shower), ("search", _searcher), ("rename", _renamer), ("branch", _brancher),
-        ("end", _ender), ("delete", _deleter), ("collect", _collector), ("import", _importer),
+        ("set", _setter), ("resume", _resumer), ("end", _ender), ("delete", _deleter), ("collect", _collector),
+        ("import", _importer),
     ):  # fmt: skip
         sessions.command(name, help=say[f"sessions.{name}"])(make(say))
     app.add_typer(sessions, name="sessions", help=say["sessions.help"])
@@ -50,7 +52,7 @@ def add_sessions(app: typer.Typer, say: Say) -> None:
 
 def opened(settings: Settings) -> Any:
     """Nothing here looks for memories: no index, no encoder."""
-    return App.open(settings=unindexed(settings))
+    return App.open(settings=unindexed(settings), work=False)
 
 
 def _lister(say: Say) -> Any:
@@ -277,6 +279,53 @@ def _ender(say: Say) -> Any:
         tell(say, "sessions.over", id=run(change()).session_id[:SHORT])
 
     return end
+
+
+def _setter(say: Say) -> Any:
+    def change(
+        name: Annotated[str, argument(say, "session", "ID")],
+        scenario: Annotated[str | None, option(say, "scenario")] = None,
+        host: Annotated[str | None, option(say, "app", "--app")] = None,
+        skill: Annotated[str | None, option(say, "skill_name", "--skill")] = None,
+        mode: Annotated[str | None, option(say, "mode")] = None,
+        user: Annotated[str | None, option(say, "user")] = None,
+        store: Annotated[str | None, option(say, "store")] = None,
+    ) -> None:
+        if mode not in (None, "", "agent", "plan", "ask"):
+            raise InputError(f"--mode has no choice {mode!r}", hint="choose one of agent, plan, ask")
+        settings = chosen(user, store)
+
+        async def update() -> Session:
+            async with opened(settings) as app:
+                session = await find_session(app.store, settings.user, name)
+                return await app.store.sessions.update(
+                    settings.user, session.session_id, scenario=scenario, app=host, skill=skill, mode=mode
+                )
+
+        session = run(update())
+        values = {"scenario": session.scenario, "app": session.app, "skill": session.skill, "mode": session.mode}
+        told = ", ".join(f"{key}={value or '—'}" for key, value in values.items())
+        tell(say, "sessions.changed", id=session.session_id[:SHORT], values=told)
+
+    return change
+
+
+def _resumer(say: Say) -> Any:
+    def resume(
+        name: Annotated[str, argument(say, "session", "ID")],
+        user: Annotated[str | None, option(say, "user")] = None,
+        store: Annotated[str | None, option(say, "store")] = None,
+    ) -> None:
+        settings = chosen(user, store)
+
+        async def change() -> Session:
+            async with opened(settings) as app:
+                session = await find_session(app.store, settings.user, name)
+                return await app.resume_session(settings.user, session.session_id)
+
+        tell(say, "sessions.resumed", id=run(change()).session_id[:SHORT])
+
+    return resume
 
 
 def _deleter(say: Say) -> Any:

@@ -42,7 +42,7 @@ def add_skills(app: typer.Typer, say: Say) -> None:
 
 
 def opened(settings: Settings) -> Any:
-    return App.open(settings=unindexed(settings))
+    return App.open(settings=unindexed(settings), work=False)
 
 
 def _plain(owner: str, template: Template) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def _importer(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def work() -> int:
-            async with App.open(settings=unindexed(settings)) as app:
+            async with App.open(settings=unindexed(settings), work=False) as app:
                 with progress(say, "reading") as step:
                     lines = 0
 
@@ -186,7 +186,7 @@ def _reindexer(say: Say) -> Any:
         upkeep.must_exist(settings.store)
 
         async def work() -> tuple[int, int]:
-            async with App.open(settings=settings) as app:
+            async with App.open(settings=settings, work=False) as app:
                 with progress(say, "indexing") as step:
                     return await upkeep.reindex(app, lambda owner, done, total: step(done, total, owner))
 

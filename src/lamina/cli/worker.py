@@ -29,7 +29,7 @@ def add_worker(app: typer.Typer, say: Say) -> None:
 
         async def work() -> None:
             stop = _stopped_by_signals()
-            async with App.open(settings=settings) as opened:
+            async with App.open(settings=settings, work=False) as opened:
                 with _shown(say, counts, as_json) as show:
 
                     def ended(job: Job, how: str, error: str) -> None:

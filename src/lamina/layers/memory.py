@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Any
+from typing import Any, cast
 
 from lamina.errors import LayerError, LeaseError, NotFoundError, shown
 from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
 from lamina.layers.history import closed, together, whole
-from lamina.layers.likeness import merge
+from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
 from lamina.records import Job, Memory, NewJob, NewMemory, StoredMessage, Summary, TurnRecord
-from lamina.types import Fact, Layer
+from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
 
@@ -27,7 +27,9 @@ SUMMARY_MESSAGES = 400
 """The newest messages of a session that a summary is made of."""
 ALIKE = 20
 """Memories that a new fact is compared with."""
-MAX_PINNED = 10
+MAX_PINNED, MAX_WISHES = 10, 5
+WORTH = 0.35
+"""A memory found with less than this share of the best one's score is noise beside it."""
 TRIES = 3
 FROM_MEMORY = ("memory", "collected", "summary")
 SHORT, TITLE = 160, 48
@@ -54,20 +56,24 @@ class MemoryService:
     async def get_relevant_memories(
         self, query: str, top_n: int = TOP_N, *, context: Sequence[str] = ()
     ) -> list[Recalled]:
-        """Pinned facts first, then the best found for the words of a query; `context` are the words before it."""
+        """Pinned facts and standing wishes first, then the best found for the words of a query; `context` are the words
+        before it. What is found far less surely than the best is left out."""
         if top_n < 1:
             return []
         pinned = await self._store.memories.list(self.owner, pinned=True, limit=min(top_n, MAX_PINNED))
+        wishes = await self._store.memories.list(self.owner, kind="instruction", limit=MAX_WISHES)
         today = day_of(self._clock())
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
         found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
-        recalled = [Recalled(memory, 1.0, "pinned") for memory in pinned]
-        known = {memory.memory_id for memory in pinned}
+        recalled = {memory.memory_id: Recalled(memory, 1.0, "pinned") for memory in pinned}
+        for memory in wishes:
+            recalled.setdefault(memory.memory_id, Recalled(memory, 1.0, "a standing wish"))
+        best = max((hit.score for hit in hits), default=0.0)
         for hit in hits:
             memory = found.get(hit.memory_id)
-            if memory and memory.state == "active" and hit.memory_id not in known:
-                recalled.append(Recalled(memory, hit.score, hit.why))
-        return recalled[:top_n]
+            if memory and memory.state == "active" and hit.score >= WORTH * best:
+                recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
+        return list(recalled.values())[: top_n + len(wishes)]
 
     async def get_recent_session_summaries(self, limit: int = SUMMARIES, *, without: str = "") -> Sequence[Summary]:
         """The latest first, the session `without` (the current one) left out."""
@@ -119,10 +125,15 @@ class MemoryService:
         return text.replace("\0", ""), rows[-1].seq if rows else 0, by
 
     async def add(self, text: str, *, kind: str = "fact", importance: float = 0.5, pinned: bool = False) -> Memory:
-        """Remember what the owner says himself; a text that is known already comes back as it is."""
-        _check_kind(kind)
+        """Remember what the owner says himself; what is known already comes back as it is, what contradicts it
+        supersedes it."""
+        changes = await self._changes([Fact(text, _checked_kind(kind), importance)])
+        known = changes[0].ids if changes[0].action == "skip" else ()
+        if known:
+            return await self.pin(known[0]) if pinned else await self.get(known[0])
+        supersedes = changes[0].ids
         (memory,) = await self._recall.add(
-            self.owner, [NewMemory(text, kind=kind, importance=importance, pinned=pinned)]
+            self.owner, [NewMemory(text, "", kind, "user", importance, pinned, supersedes=supersedes)]
         )
         return memory
 
@@ -143,7 +154,7 @@ class MemoryService:
         self, memory_id: str, text: str | None = None, *, kind: str | None = None, importance: float | None = None
     ) -> Memory:
         if kind is not None:
-            _check_kind(kind)
+            _checked_kind(kind)
         return await self._store.memories.edit(self.owner, memory_id, text=text, kind=kind, importance=importance)
 
     async def forget(self, *ids: str) -> Sequence[str]:
@@ -177,7 +188,7 @@ class MemoryService:
                 continue
         return texts
 
-    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord) -> Sequence[NewMemory]:
+    async def _changes(self, facts: Sequence[Fact]) -> Sequence[Change]:
         """What of the facts is new, and which older ones it replaces."""
         old: dict[str, tuple[str, str, str]] = {}
         for fact in facts:
@@ -186,7 +197,10 @@ class MemoryService:
                 old[memory.memory_id] = (memory.memory_id, memory.text, memory.kind)
         for memory in await self._store.memories.list(self.owner, limit=ALIKE):
             old.setdefault(memory.memory_id, (memory.memory_id, memory.text, memory.kind))
-        changes = await asyncio.to_thread(merge, facts, list(old.values()))
+        return await asyncio.to_thread(merge, facts, list(old.values()))
+
+    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord) -> Sequence[NewMemory]:
+        changes = await self._changes(facts) if facts else ()
         return [
             NewMemory(
                 change.fact.text.replace("\0", ""), "", change.fact.kind, "user", change.fact.importance,
@@ -216,6 +230,9 @@ class WithoutIndex:
 
     async def reindex(self, owner: str) -> int:
         return 0
+
+    async def warm(self) -> None:
+        return
 
     def drop(self, owner: str) -> None:
         return
@@ -276,6 +293,7 @@ def _stamp(fact: Fact) -> float | None:
     return datetime.combine(fact.date, time(12), UTC).timestamp() if fact.date else None
 
 
-def _check_kind(kind: str) -> None:
+def _checked_kind(kind: str) -> FactKind:
     if kind not in KINDS:
         raise LayerError(f"no kind of memory is named {shown(kind)}", hint=f"kinds are {', '.join(KINDS)}")
+    return cast(FactKind, kind)

@@ -88,9 +88,11 @@ class Recall:
         self._known.pop(owner, None)
 
     async def warm(self) -> None:
-        """Load the embedder before somebody waits for it."""
+        """Load the embedder before somebody waits for it; one that is away now may be there later."""
         if self._embedder:
-            await self._embed(["warm"])
+            (problem,) = await asyncio.gather(self._embed(["warm"]), return_exceptions=True)
+            if isinstance(problem, Exception):
+                self._log.warning("[Memory] the embedder %s: %s", self.model, problem)
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Who cannot wait leaves; the work is done all the same, under its lock and for the next time."""

@@ -3,11 +3,12 @@
 A source gives layers and decides nothing about what fits. What belongs to an owner is asked for by that owner alone.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LayerError, shown
+from lamina.errors import LaminaError, LayerError, shown
 from lamina.layers.memory import MemoryService, collected_layers, memory_layers, summary_layers
 from lamina.layers.templates import Missing, scenario_layers, supports
 from lamina.ports import HistoryRows, ProfileRows, TemplateRows
@@ -150,21 +151,31 @@ class FunctionSource:
         if layer not in LAYERS:
             raise LayerError(f"no layer named {shown(layer)}", hint=f"layers are {', '.join(LAYERS)}")
         self.name, self.optional = layer, optional
-        self._function, self._called = function, called
+        self.called = self._called = called
+        self._function = function
         self._trust: Trust = trust
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        answer = self._function(turn)
-        found = await answer if inspect.isawaitable(answer) else answer
+        (found,) = await asyncio.gather(self._ask(turn), return_exceptions=True)
+        if isinstance(found, LaminaError) or (isinstance(found, BaseException) and not isinstance(found, Exception)):
+            raise found
+        if isinstance(found, Exception):
+            raise LayerError(f"the source {self._called} failed: {type(found).__name__}: {found}") from found
         if found is None:
             return ()
         if isinstance(found, str):
             return (Layer(self.name, found, f"source:{self._called}", None, self._trust, True),)
+        if not isinstance(found, Layer | list | tuple):
+            raise LayerError(f"the source {self._called} gave {shown(found)}", hint="text, Layer, a list, or None")
         layers = (found,) if isinstance(found, Layer) else tuple(found)
         for layer in layers:
             if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise LayerError(f"the source {self._called} gave {shown(layer)}", hint="text, Layer, a list, or None")
         return layers
+
+    async def _ask(self, turn: Turn) -> Answer:
+        answer = self._function(turn)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _lines(values: Mapping[str, Any]) -> str:

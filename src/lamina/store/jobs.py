@@ -61,7 +61,16 @@ def _lost(job: Job) -> LeaseError:
     return LeaseError(f"job {job.job_id!r} is no longer held by worker {job.worker!r}", hint="drop its result")
 
 
-def _claim(db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float) -> Steps[list[Job]]:
+EARLIER = (
+    "AND NOT EXISTS (SELECT 1 FROM outbox e WHERE e.owner = outbox.owner AND e.kind = outbox.kind "
+    "AND e.number < outbox.number AND e.state IN ('waiting', 'leased')) "
+)
+"""One job of an owner and a kind at a time, in the order in which they came."""
+
+
+def _claim(
+    db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float, in_order: bool
+) -> Steps[list[Job]]:
     yield (
         "UPDATE outbox SET state = 'parked', error = ?, lease_until = 0, updated = ? "
         "WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
@@ -71,7 +80,7 @@ def _claim(db: Database, worker: str, kinds: Sequence[str], n: int, now: float, 
     rows = yield (
         "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
         "updated = ? WHERE (owner, job_id) IN (SELECT owner, job_id FROM outbox "
-        f"WHERE state IN ('waiting', 'leased') AND run_after <= ? {only} "
+        f"WHERE state IN ('waiting', 'leased') AND run_after <= ? {only} {EARLIER if in_order else ''}"
         f"ORDER BY run_after, number LIMIT ?{db.dialect.skip_locked}) RETURNING {COLUMNS}",
         (worker, until, until, now, now, *kinds, n),
     )
@@ -142,11 +151,17 @@ class Jobs:
         job = NewJob(kind, payload or {}, key, run_after)
         return (await self._db.write(owner, lambda: add_jobs(owner, [job], now)))[0]
 
-    async def claim(self, worker: str, *, kinds: Sequence[str] = (), n: int = 1, lease: float = 60.0) -> Sequence[Job]:
-        """Take up to `n` jobs of any owner that are due, or whose worker let its lease run out."""
+    async def claim(
+        self, worker: str, *, kinds: Sequence[str] = (), n: int = 1, lease: float = 60.0, in_order: bool = False
+    ) -> Sequence[Job]:
+        """Take up to `n` jobs of any owner that are due, or whose worker let its lease run out.
+
+        `in_order` takes a job only when all earlier ones of its owner and kind have ended: what comes later may
+        depend on them.
+        """
         now = self._clock()
         clean(worker, "the worker's name")
-        return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease))
+        return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
 
     async def heartbeat(self, job: Job, *, lease: float = 60.0) -> None:
         """Hold a job for longer; an error says that somebody else has it by now."""
