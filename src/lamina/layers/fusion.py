@@ -39,7 +39,7 @@ SHORT_DAYS = 14
 LEADING_MEANING = 0.15
 NEAR_DAYS, NEAR_SHARE = 3, 0.6
 """A row some days beside the day asked for may still be about it: people write things down later."""
-FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.4, 0.15, 2.6
+FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.08, 0.15, 2.92
 """Below FLOOR (see `is_sure`) nothing is found; below FLOOR_SHARE of the best score a row is not."""
 MUCH, CLOSE = 0.5, 0.6
 """A row with that much of the question's words, or a vector that close, is sure by itself."""
@@ -183,7 +183,8 @@ def is_sure(evidence: Evidence, covered: float) -> bool:
     """Whether the best rows say more than the best of that many unrelated rows would.
 
     A straight line through how much of the question the best row covers, how near the nearest vectors are, how much
-    there is to ask for and how many rows there are to be lucky with; fitted so that one true question in fifty is lost.
+    there is to ask for and how many rows there are to be lucky with;
+    the floor is set so that one true question in a hundred is lost.
     """
     rows = min(max(int(evidence.there.sum()), 50), 3000)
     sure = 1.64 * log(max(covered, 0.02)) + 0.92 * log(max(float(evidence.total[0]), 1.0)) - 1.46 * log(rows)

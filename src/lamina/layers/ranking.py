@@ -38,9 +38,9 @@ ANSWERS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
 ALIKE = 0.4
 """Notes of one voice whose cosine reaches this are fully each other's context."""
-ECHO, ECHO_ROWS, ECHO_TERMS, ECHO_LONGEST = 0.5, 2, 10, 256
+ECHO, ECHO_ROWS, ECHO_TERMS, ECHO_LONGEST = 1.0, 2, 10, 256
 """How much it counts that a row speaks of what the best rows speak of, how many are the best, how many terms are taken
-from them, and how many a row may have. The more they speak of besides, the less it counts."""
+from them, and how many a row may have. The more they speak of besides, and the commoner it is, the less it counts."""
 SPEAKER = 0.7
 """How much a speaker's name counts as a word of the turn."""
 
@@ -289,15 +289,19 @@ class Index:
         speaks of that? To at most 1."""
         asked = np.array([hash_of(name) for name in query_weights(query)[0]], np.uint64)
         echo = np.zeros(len(view.rows), np.float32)
+        leading = leads(query, evidence, fused)
+        if not leading:
+            return echo
         count = int(evidence.there.sum())
         average = max(float(view.length[evidence.there].mean()), 1e-6)
         shorter = (1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / average)).astype(np.float32)
-        for lead in leads(query, evidence, fused):
+        for lead in leading:
             keys, worth = self._heard(lead, view, asked, shorter)
             found = self._find(keys, view)
             df = np.bincount(found.key[evidence.there[found.row]], minlength=len(keys))
-            worth = worth * np.log1p((count - df + 0.5) / (df + 0.5)) * (df > 1)
+            worth = worth * (df > 1)
             whole = float(worth.sum())
+            worth = worth * np.log1p((count - df + 0.5) / (df + 0.5)) / np.log1p(count + 1)
             worth[np.argsort(-worth, kind="stable")[ECHO_TERMS:]] = 0
             focus = float(worth.sum()) / max(whole, 1e-9)
             tf = found.count * shorter[found.row]
