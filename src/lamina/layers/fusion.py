@@ -183,8 +183,8 @@ def is_sure(evidence: Evidence, covered: float) -> bool:
     """Whether the best rows say more than the best of that many unrelated rows would.
 
     A straight line through how much of the question the best row covers, how near the nearest vectors are, how much
-    there is to ask for and how many rows there are to be lucky with;
-    the floor is set so that one true question in a hundred is lost.
+    there is to ask for and how many rows there are to be lucky with. The floor
+    lets about one true question in a hundred fall (locomo 0.9 %, lifebench 2.6 %, the others next to none).
     """
     rows = min(max(int(evidence.there.sum()), 50), 3000)
     sure = 1.64 * log(max(covered, 0.02)) + 0.92 * log(max(float(evidence.total[0]), 1.0)) - 1.46 * log(rows)
