@@ -110,8 +110,8 @@ def _text() -> str:
         "turn, at random places between the turns. Its pool of them is not in the data; here they are LifeBench's "
         "notes and messages, each with the day, session and speaker of the turn before it. That pool is our guess at "
         "the one behind the goal, whose author has 0.83 by BM25 over pairs of characters: compare `BM25, pairs`. "
-        "`alike`, without a goal, is harder: turns of other trajectories, which share names and sentences with the right ones, "
-        "each in its own trajectory's session. Times are "
+        "`alike`, without a goal, is harder: turns of other trajectories, which share names and sentences with the "
+        "right ones, each in its own trajectory's session. Times are "
         "of the search alone, without embedding the question. `nothing where nothing is`: how many questions without "
         "evidence (`own`), and questions put to another user of the set (`foreign`), return nothing."
     )
