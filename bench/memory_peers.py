@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.words import terms
+from lamina.words import is_paired, terms
 
 Floats = NDArray[np.float32]
 
@@ -51,17 +51,22 @@ class User:
     questions: list[Question]
 
 
-def fts(user: User) -> Callable[[User, Question], list[str]]:
-    """SQLite FTS5 over the same terms, each item's own text only, ranked by its bm25()."""
+def fts(user: User, pairs: bool = False) -> Callable[[User, Question], list[str]]:
+    """SQLite FTS5 over the same terms, each item's own text only, ranked by its bm25(); `pairs`: no single characters
+    of scripts without spaces."""
+
+    def read(text: str) -> list[str]:
+        return [term for term in terms(text) if not (pairs and len(term) == 1 and is_paired(term))]
+
     database = sqlite3.connect(":memory:")
     database.execute(
         "CREATE VIRTUAL TABLE item USING fts5(terms, seq UNINDEXED, tokenize = \"unicode61 tokenchars '.:'\")"
     )
-    rows = [(n, " ".join(terms(item.text)), item.seq) for n, item in enumerate(user.items)]
+    rows = [(n, " ".join(read(item.text)), item.seq) for n, item in enumerate(user.items)]
     database.executemany("INSERT INTO item(rowid, terms, seq) VALUES (?, ?, ?)", rows)
 
     def ranked(user: User, question: Question) -> list[str]:
-        asked = dict.fromkeys(term for text in (question.text, *question.around) for term in terms(text))
+        asked = dict.fromkeys(term for text in (question.text, *question.around) for term in read(text))
         match = " OR ".join(f'"{term}"' for term in asked if term)
         before = 1 << 60 if question.before is None else question.before
         found = database.execute(

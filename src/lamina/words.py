@@ -202,6 +202,11 @@ def _word(token: str) -> str:
     return stem(head if tail in ("s", "re", "ve", "ll", "d", "m", "t") and len(head) > 1 else head + tail)
 
 
+def is_paired(term: str) -> bool:
+    """Whether a term is a character, or a pair of them, of a script without spaces."""
+    return _PAIRED.match(term) is not None
+
+
 @lru_cache(maxsize=65536)
 def weight(term: str) -> float:
     """How much a term says by its form alone, from 0.05 to 1; how rare it is comes on top, from the index."""

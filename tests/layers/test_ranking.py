@@ -1,7 +1,7 @@
 """One owner's index: packed rows, exact scores, a stable order, a floor."""
 
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
@@ -261,3 +261,20 @@ def test_a_hit_says_why(encoder: SentenceEncoder) -> None:
     hit = Index(rows_of(FACTS, encoder)).search(ask("What is the dog called?", encoder))[0]
     assert "words 1.00" in hit.why
     assert "meaning" in hit.why
+
+
+def test_who_is_meant_by_the_best_row_is_found_by_what_else_is_said_of_them() -> None:
+    said = ["我妈妈的家乡在河南郑州。", "我妈妈叫李梓萱。", "今天的天气真好。", "同事叫王强。", "他叫赵云，爱跑步。"]
+    found = ids(Index(rows_of([*said, *(f"晚饭第{n}次吃面条" for n in range(20))])), ask("家乡在河南郑州的人叫什么？"))
+    assert found[:2] == ["m0", "m1"]
+
+
+def test_words_that_go_on_with_something_find_the_newest_of_equals_and_questions_of_a_past_day_do_not() -> None:
+    days = [DAY - timedelta(days=back) for back in (2, 300)]
+    rows = [index_row(Entry(f"m{n}", "the garden plan has a pond", -n, day)) for n, day in enumerate(days)]
+    index = Index(rows)
+    new, old = index.search(Query("what is the next step of the garden plan?", (), DAY))
+    assert (new.memory_id, old.memory_id) == ("m0", "m1")
+    assert new.score > 1.2 * old.score
+    past = (DAY - timedelta(days=300)).isoformat()
+    assert ids(index, Query(f"what was the garden plan on {past}?", (), DAY))[0] == "m1"

@@ -9,38 +9,38 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.days import spans
 from lamina.errors import InputError
-from lamina.layers.fusion import Evidence, Fused, Query, fuse, query_weights
+from lamina.layers.fusion import Evidence, Fused, Query, echoed, floored, fuse, goes_on, leads, query_weights
+from lamina.layers.postings import Found, Postings, hash_of, pack_terms, terms_of
 from lamina.records import IndexRow
-from lamina.words import normal, terms, weight
+from lamina.words import is_paired, normal, terms, weight
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
-_HASH_BITS, _TF_BITS, _RECORD_BITS = 40, 8, 64
-_COUNT_MASK = np.uint64((1 << _TF_BITS) - 1)
 _LENGTH_UNIT = 16
 _MAX_MENTIONS, _DATED_CHARACTERS = 8, 4000
-_MAX_SEGMENTS = 8
 _REACH = 4
 _MAX_TERMS = 64
 """A long question is cut to the terms that say most: each costs a pass over the owner's rows."""
 
-SATURATION, LENGTH_WEIGHT = 1.0, 0.5
+SATURATION, LENGTH_WEIGHT, LENGTH_PAIRS = 1.0, 0.5, 0.8
+"""The longer a text, the less a word in it counts; a pair of characters still less: a long text has many by chance."""
 NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), (-4, 0.1))
 """How much a word counts that stands not here but that many turns away."""
 ANSWERS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
 ALIKE = 0.4
 """Notes of one voice whose cosine reaches this are fully each other's context."""
+ECHO, ECHO_ROWS, ECHO_TERMS, ECHO_LONGEST = 1.0, 2, 10, 256
+"""How much it counts that a row speaks of what the best rows speak of, how many are the best, how many terms are taken
+from them, and how many a row may have. The more they speak of besides, and the commoner it is, the less it counts."""
 SPEAKER = 0.7
 """How much a speaker's name counts as a word of the turn."""
 
@@ -77,9 +77,6 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
     asks = "?" in text
     voice = zlib.crc32(normal(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
     header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 16 | voice << 8 | asks
-    records = sorted(
-        hash_of(term) << 24 | min(own[term], 255) << 8 | min(said_by[term], 255) for term in own.keys() | said_by.keys()
-    )
     found = spans(text[:_DATED_CHARACTERS], entry.day)[:_MAX_MENTIONS]
     mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
     return IndexRow(
@@ -90,16 +87,10 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
         entry.position,
         entry.day.toordinal() if entry.day else 0,
         entry.importance,
-        np.array([header, *records], dtype="<u8").tobytes(),
+        pack_terms(header, own, said_by),
         mentions.tobytes(),
         b"" if vector is None else pack_vector(vector),
     )
-
-
-@lru_cache(maxsize=65536)
-def hash_of(term: str) -> int:
-    """40 bits: among 100,000 terms of one owner two meet once in two hundred owners, and then only blur."""
-    return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=_HASH_BITS // 8).digest(), "big")
 
 
 def pack_vector(vector: Sequence[float] | Floats) -> bytes:
@@ -117,16 +108,6 @@ def _quantised(vector: Floats) -> tuple[Floats, float]:
     unit = vector / norm
     scale = float(np.abs(unit).max()) / 127
     return np.rint(unit / scale).astype(np.float32), scale
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Postings: which rows hold a term, and how often. Sorted by the first 16 bits of the hash only, which is a radix
-    sort and five times as fast; the few others in a drawer are sieved out when it is opened."""
-
-    drawers: NDArray[np.uint16]
-    records: Keys
-    rows: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +133,7 @@ class Index:
     def __init__(self, rows: Iterable[IndexRow] = ()) -> None:
         self._rows: list[IndexRow | None] = []
         self._at: dict[str, int] = {}
-        self._segments: list[_Segment] = []
+        self._postings = Postings()
         self._headers = np.zeros(0, np.uint64)
         self._vectors = np.zeros((0, 0), np.float32)
         self._scales = np.zeros(0, np.float32)
@@ -179,11 +160,7 @@ class Index:
         first = len(self._rows)
         self._rows.extend(new)
         self._at.update((row.memory_id, first + n) for n, row in enumerate(new))
-        headers, segment = _segment(new, first)
-        self._headers = np.concatenate([self._headers, headers])
-        self._segments.append(segment)
-        if len(self._segments) > _MAX_SEGMENTS:
-            self._segments = [_merged(self._segments)]
+        self._headers = np.concatenate([self._headers, self._postings.add(new, first)])
         self._take_vectors(new)
         self._view = None
 
@@ -205,7 +182,9 @@ class Index:
         view = self._ordered()
         evidence = self._evidence(query, view)
         fused = fuse(query, evidence)
-        best = _best(fused.score, view.change, limit)
+        if not query.context and not goes_on(query):
+            fused = echoed(fused, evidence, ECHO * self._echo(query, view, evidence, fused))
+        best = _best(floored(fused.score), view.change, limit)
         found = [(n, self._rows[int(view.rows[n])]) for n in best]
         return [Hit(row.memory_id, float(fused.score[n]), _why(fused, n)) for n, row in found if row is not None]
 
@@ -274,44 +253,80 @@ class Index:
         that perfect matches would have."""
         asked = query_weights(query)
         names = list(asked[0])
+        found = self._find([hash_of(name) for name in names], view)
         count = int(there.sum())
-        found = [self._postings(term, view, there) for term in names]
-        df = np.fromiter((f.df for f in found), np.float32, len(found))
+        df = np.bincount(found.key[there[found.row]], minlength=len(names))
         rarity = np.log1p((count - df + 0.5) / (df + 0.5))
         weights = np.array([[weights.get(name, 0.0) for name in names] for weights in asked], np.float32)
         says = (weights * rarity).astype(np.float32)
-        keep = [int(n) for n in np.argsort(-says[0], kind="stable")[:_MAX_TERMS]]
+        keep = np.argsort(-says[0], kind="stable")[:_MAX_TERMS]
+        at = np.full(len(names), -1)
+        at[keep] = np.arange(len(keep))
         average = float(view.length[there].mean()) if count else 1.0
-        shorter = 1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / max(average, 1e-6))
-        tf = np.zeros((len(keep), len(view.rows)), np.float32)
-        for n, k in enumerate(keep):
-            tf[n, found[k].ranks] = found[k].counts * shorter[found[k].ranks]
+        relative = view.length / max(average, 1e-6)
+        paired = np.array([is_paired(name) for name in names], np.bool_)[found.key]
+        share = np.where(paired, np.float32(LENGTH_PAIRS), np.float32(LENGTH_WEIGHT))
+        shorter = 1 / (1 - share + share * relative[found.row])
+        tf = np.zeros((len(keep) + 1, len(view.rows)), np.float32)  # the last for terms that were cut
+        tf[at[found.key], found.row] = found.count * shorter
+        tf = tf[:-1]
         near = _near(tf, view, self._ties)
         near += tf
-        for n, k in enumerate(keep):
-            near[n, found[k].said_by] += SPEAKER
+        said = found.said & (at[found.key] >= 0)
+        near[at[found.key[said]], found.row[said]] += SPEAKER
         near /= near + np.float32(SATURATION)
         return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)
 
-    def _postings(self, term: str, view: _View, there: NDArray[np.bool_]) -> "_Found":
-        key = np.uint64(hash_of(term))
-        drawer = np.uint16(hash_of(term) >> _HASH_BITS - 16)
-        rows: list[NDArray[np.int32]] = []
-        records: list[Keys] = []
-        for segment in self._segments:
-            low = int(np.searchsorted(segment.drawers, drawer, "left"))
-            high = int(np.searchsorted(segment.drawers, drawer, "right"))
-            mine = low + np.flatnonzero(segment.records[low:high] >> np.uint64(24) == key)
-            rows.append(segment.rows[mine])
-            records.append(segment.records[mine])
-        ranks = view.rank[np.concatenate(rows)]
-        alive = ranks >= 0
-        ranks, record = ranks[alive], np.concatenate(records)[alive]
-        tf = ((record >> np.uint64(8)) & _COUNT_MASK).astype(np.float32)
-        by = (record & _COUNT_MASK) > 0
-        df = int(np.count_nonzero(there[ranks]))
-        own = tf > 0
-        return _Found(ranks[own], tf[own], ranks[by], df)
+    def _find(self, keys: Sequence[int], view: _View) -> Found:
+        """Postings of the living rows, in places of the view."""
+        found = self._postings.find(np.array(keys, np.uint64))
+        place = view.rank[found.row]
+        alive = place >= 0
+        return Found(found.key[alive], place[alive], found.count[alive], found.said[alive])
+
+    def _echo(self, query: Query, view: _View, evidence: Evidence, fused: Fused) -> Floats:
+        """What the best rows of the question, or of each of its sentences, speak of besides what is asked: who else
+        speaks of that? To at most 1."""
+        asked = np.array([hash_of(name) for name in query_weights(query)[0]], np.uint64)
+        echo = np.zeros(len(view.rows), np.float32)
+        leading = leads(query, evidence, fused)
+        if not leading:
+            return echo
+        count = int(evidence.there.sum())
+        average = max(float(view.length[evidence.there].mean()), 1e-6)
+        shorter = (1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / average)).astype(np.float32)
+        for lead in leading:
+            keys, worth = self._heard(lead, view, asked, shorter)
+            found = self._find(keys, view)
+            df = np.bincount(found.key[evidence.there[found.row]], minlength=len(keys))
+            worth = worth * (df > 1)
+            whole = float(worth.sum())
+            worth = worth * np.log1p((count - df + 0.5) / (df + 0.5)) / np.log1p(count + 1)
+            worth[np.argsort(-worth, kind="stable")[ECHO_TERMS:]] = 0
+            focus = float(worth.sum()) / max(whole, 1e-9)
+            tf = found.count * shorter[found.row]
+            one = np.bincount(found.row, worth[found.key] * tf / (tf + SATURATION), minlength=len(echo))
+            one = np.where(evidence.there, one, 0)
+            echo = np.maximum(echo, (focus * one / max(float(one.max(initial=0.0)), 1e-9)).astype(np.float32))
+        return echo
+
+    def _heard(self, lead: Floats, view: _View, asked: Keys, shorter: Floats) -> tuple[list[int], Floats]:
+        """The terms of the rows that lead, and what each is worth by its form and by how often it stands there."""
+        heard: dict[int, float] = {}
+        best = _best(lead, view.change, ECHO_ROWS)
+        for n in best:
+            row = self._rows[int(view.rows[n])]
+            if row is None or len(row.terms) > 8 * ECHO_LONGEST:
+                continue
+            keys, tf, form = terms_of(row)
+            tf = tf * shorter[n]
+            worth = float(lead[n] / lead[best[0]]) * form * tf / (tf + SATURATION)
+            for key, value in zip(keys.tolist(), worth.tolist(), strict=True):
+                heard[key] = heard.get(key, 0.0) + value
+        for key in asked.tolist():
+            heard.pop(key, None)
+        keys = sorted(heard)
+        return keys, np.array([heard[key] for key in keys], np.float32)
 
     def _meaning(self, query: Query, view: _View) -> Floats | None:
         """Cosines of the query's passages (rows of the result) with each row's vector."""
@@ -325,14 +340,6 @@ class Index:
         scales = np.array([scale for _, scale in packed], np.float32)
         dots = (self._vectors @ asked.T).T[:, view.rows]
         return (dots * scales[:, None] * (self._scales[view.rows] * same)).astype(np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    ranks: Ints
-    counts: Floats
-    said_by: Ints
-    df: int
 
 
 def _near(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
@@ -360,27 +367,6 @@ def _talks(view: _View) -> NDArray[np.bool_]:
     return (low < high)[at]
 
 
-def _segment(new: Sequence[IndexRow], first: int) -> tuple[Keys, _Segment]:
-    sizes = np.fromiter((len(row.terms) // 8 for row in new), np.int64, len(new))
-    records = np.frombuffer(b"".join(row.terms for row in new), dtype="<u8").astype(np.uint64, copy=False)
-    starts = np.cumsum(sizes) - sizes
-    is_term = np.ones(len(records), dtype=np.bool_)
-    is_term[starts] = False
-    rows = np.repeat(np.arange(first, first + len(new), dtype=np.int32), sizes - 1)
-    body = records[is_term]
-    return records[starts], _sorted(body, rows)
-
-
-def _sorted(records: Keys, rows: NDArray[np.int32]) -> _Segment:
-    drawers = (records >> np.uint64(_RECORD_BITS - 16)).astype(np.uint16)
-    order = np.argsort(drawers, kind="stable")
-    return _Segment(drawers[order], records[order], rows[order])
-
-
-def _merged(segments: Sequence[_Segment]) -> _Segment:
-    return _sorted(np.concatenate([s.records for s in segments]), np.concatenate([s.rows for s in segments]))
-
-
 def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
     alive = [(n, row) for n, row in enumerate(rows) if row is not None]
     at = np.fromiter((n for n, _ in alive), np.int64, len(alive))
@@ -401,7 +387,7 @@ def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
         rows=at,
         rank=rank,
         length=((header >> np.uint64(16)) / _LENGTH_UNIT).astype(np.float32),
-        voice=((header >> np.uint64(8)) & _COUNT_MASK).astype(np.int64),
+        voice=((header >> np.uint64(8)) & np.uint64(255)).astype(np.int64),
         asks=(header & np.uint64(1)) > 0,
         session=session[order],
         day=np.fromiter((row.day for row in kept), np.int64, len(kept)),
@@ -423,5 +409,5 @@ def _best(score: Floats, change: Ints, limit: int) -> list[int]:
 
 
 def _why(fused: Fused, n: int) -> str:
-    parts = [("words", fused.words), ("meaning", fused.meaning), ("day", fused.day)]
+    parts = [("words", fused.words), ("meaning", fused.meaning), ("day", fused.day), ("echo", fused.echo)]
     return ", ".join(f"{name} {float(share[n]):.2f}" for name, share in parts if float(share[n]) >= 0.005)
