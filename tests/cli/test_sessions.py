@@ -55,7 +55,7 @@ def test_messages_are_shown_with_number_state_and_mark(lamina: Lamina, chat: str
     asyncio.run(stop_half_way())  # the process dies here: nobody finishes the turn
     lamina("sessions", "collect", f"{chat[:8]}#2")
     text = lamina("sessions", "show", chat[:8])
-    lines = [line for line in text.splitlines() if line[:4].strip().isdigit()]
+    lines = [line for line in text.splitlines() if line.split()[:1] and line.split()[0] in "123456"]
     assert [line.split()[:2] for line in lines] == [
         ["1", "user"], ["2", "assistant"], ["3", "user"], ["4", "assistant"], ["5", "user"], ["6", "assistant"],
     ]  # fmt: skip
@@ -267,7 +267,9 @@ def test_memories_found_by_meaning_are_in_time_for_the_first_turn_of_a_process(l
     assert "skipped" not in layers["memory"]["reason"]
 
 
-def test_a_store_elsewhere_is_made_with_its_folder(lamina: Lamina) -> None:
+def test_a_store_elsewhere_is_made_and_its_folder_is_not(lamina: Lamina) -> None:
+    assert "there is no folder" in lamina.error("sessions", "new", "--store", "a/b/c.db", code=4)
+    (lamina.folder / "a" / "b").mkdir(parents=True)
     lamina("sessions", "new", "--store", "a/b/c.db")
     assert Path(lamina.folder / "a" / "b" / "c.db").is_file()
     assert lamina.json("sessions") == []

@@ -125,7 +125,7 @@ class Worker:
 
     async def _failed(self, job: Job, error: BaseException) -> None:
         what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
-        self._log.warning("[Worker] a job of the kind %s failed: %s", job.kind, type(error).__name__)
+        self._log.info("[Worker] a job of the kind %s failed: %s", job.kind, type(error).__name__)
         try:
             after = float(2**job.attempts)
             put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)

@@ -41,6 +41,8 @@ NEAR_DAYS, NEAR_SHARE = 3, 0.6
 """A row some days beside the day asked for may still be about it: people write things down later."""
 FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.08, 0.15, 2.92
 """Below FLOOR (see `is_sure`) nothing is found; below FLOOR_SHARE of the best score a row is not."""
+FEW = 20
+"""So few rows are hardly lucky: among them the floor is low."""
 MUCH, CLOSE = 0.5, 0.6
 """A row with that much of the question's words, or a vector that close, is sure by itself."""
 _GOING = re.compile(
@@ -186,7 +188,7 @@ def is_sure(evidence: Evidence, covered: float) -> bool:
     there is to ask for and how many rows there are to be lucky with. The floor
     lets about one true question in a hundred fall (locomo 0.9 %, lifebench 2.6 %, the others next to none).
     """
-    rows = min(max(int(evidence.there.sum()), 50), 3000)
+    rows = min(max(int(evidence.there.sum()), FEW), 3000)
     sure = 1.64 * log(max(covered, 0.02)) + 0.92 * log(max(float(evidence.total[0]), 1.0)) - 1.46 * log(rows)
     if evidence.meaning is None:
         return covered >= MUCH or (covered > 0 and sure + WORDS_ALONE >= FLOOR)
