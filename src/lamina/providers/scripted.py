@@ -162,24 +162,6 @@ def _usage(value: object) -> bool:
     return len(counts) == 3 and all(isinstance(count, int) and _number(count) for count in counts)
 
 
-_CHECKS[kinds[0]](step):
-        raise InputError(f"{shown(step)} cannot be played", hint="see the table of steps in docs/providers.md")
-    return step
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-def _points(step: Step) -> bool:
-    points = step.get("split", [])
-    return isinstance(points, list) and all(map(_number, cast("list[object]", points))) and points == sorted(points)
-
-
-def _usage(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(cast("list[object]", value)) == 3 and all(map(_number, value))
-
-
 _CHECKS: dict[str, Callable[[Step], bool]] = {
     "text": lambda step: isinstance(step["text"], str) and _points(step.get("split", [])),
     "call": lambda step: isinstance(step["call"], str) and isinstance(step.get("id", ""), str),
