@@ -248,6 +248,21 @@ class Answer:
         encoding = self.header("Content-Encoding").strip().lower()
         self._inflate = zlib.decompressobj(47) if encoding in ("gzip", "deflate") else None
         self._encoding = encoding
+        self._watch()
+
+    def _watch(self) -> None:
+        """Wake the reader when the connection ends. aiohttp does not when it ended it itself over a broken chunk."""
+        connection, content = self._response.connection, self._response.content
+        protocol = connection.protocol if connection is not None else None
+
+        def wake(closed: asyncio.Future[None]) -> None:
+            if not closed.cancelled():
+                closed.exception()  # seen: nobody else asks for it
+            if not content.is_eof() and content.exception() is None:
+                content.set_exception(aiohttp.ClientPayloadError("what it sent is no HTTP"))
+
+        if protocol is not None and protocol.closed is not None:
+            protocol.closed.add_done_callback(wake)
 
     @property
     def status(self) -> int:

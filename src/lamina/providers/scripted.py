@@ -36,6 +36,7 @@ FAULTS = ("stall", "cut", "garbage", "refused", "status", "endless")
 """Nothing more comes; the connection ends; what comes is no JSON; nobody is there; a status, with "code" and
 "retry_after"; the same text without end. Arguments that are no JSON object are a fault of their own."""
 _KINDS = ("text", "call", "usage", "done", "delay", "fault")
+_ORDER = ("text", "call", "usage", "done")
 _HOST = "the script"
 
 
@@ -51,7 +52,7 @@ class ScriptedProvider:
         self.model, self.window = model, window
         self.contexts: list[Context] = []
         self.limits: list[int | None] = []
-        self._script = [[checked_step(step) for step in answer] for answer in script]
+        self._script = [checked_answer(answer) for answer in script]
         self._repeat, self._idle, self._sleep = repeat, idle, sleep
 
     @classmethod
@@ -138,6 +139,15 @@ def fault_of(step: Step) -> ProviderError:
     return RejectedError(f"the script answered {code}", hint="ask again later", code=code, retryable=code >= 500)
 
 
+def checked_answer(answer: Sequence[Step]) -> list[Step]:
+    """Events in the order in which every provider gives them; waits and faults may stand anywhere."""
+    steps = [checked_step(step) for step in answer]
+    kinds = [kind for step in steps for kind in _ORDER if kind in step]
+    if kinds != sorted(kinds, key=_ORDER.index) or kinds.count("usage") > 1 or kinds.count("done") > 1:
+        raise InputError(f"the steps are out of order: {', '.join(kinds)}", hint="texts, calls, one usage, one done")
+    return steps
+
+
 def checked_step(step: Step) -> Step:
     """A step that can be played, or an error now: a slip in a script must not look like a fault that it plays."""
     kinds = [kind for kind in _KINDS if kind in step] if isinstance(step, Mapping) else []  # pyright: ignore[reportUnnecessaryIsInstance] -- scripts come from files
@@ -154,7 +164,7 @@ def _number(value: object) -> bool:
 
 def _points(value: object) -> bool:
     points = cast("list[Any]", value) if isinstance(value, list) else [-1]
-    return all(map(_number, points)) and points == sorted(points)
+    return all(isinstance(point, int) and _number(point) for point in points) and points == sorted(points)
 
 
 def _usage(value: object) -> bool:
@@ -168,5 +178,7 @@ _CHECKS: dict[str, Callable[[Step], bool]] = {
     "usage": lambda step: _usage(step["usage"]),
     "done": lambda step: step["done"] in get_args(DoneReason),
     "delay": lambda step: _number(step["delay"]),
-    "fault": lambda step: step["fault"] in FAULTS and _number(step.get("code", 500)),
+    "fault": lambda step: (
+        step["fault"] in FAULTS and _number(step.get("code", 500)) and _number(step.get("retry_after", 0))
+    ),
 }
