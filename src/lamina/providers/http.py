@@ -9,7 +9,7 @@ import io
 import random
 import ssl
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ MOST_BYTES = 64 * 1024 * 1024
 _MOST_ERROR_BYTES = 16 * 1024
 _ERROR_SECONDS = 5.0
 _DRAIN_SECONDS = 0.1
+_PART = 64 * 1024
 _BUSY = (429, 503, 529)
 _HINTS = {
     400: "the provider does not take this request; its words say why",
@@ -318,7 +319,7 @@ class Answer:
         try:
             async with asyncio.timeout(min(_ERROR_SECONDS, self._idle)):
                 while len(body) < _MOST_ERROR_BYTES and (piece := await self._raw()):
-                    body += b"".join(self._inflated(piece, _MOST_ERROR_BYTES))
+                    body += next(self._inflated(piece), b"")
         except (TimeoutError, ProviderError):
             pass
         return body[:_MOST_ERROR_BYTES]
@@ -348,20 +349,19 @@ class Answer:
                 hint="ask again",
             ) from None
 
-    def _inflated(self, piece: bytes, most: int = 1024 * 1024) -> list[bytes]:
-        """The piece as it was before it was packed, in parts of at most `most` bytes, so that no bomb goes off."""
+    def _inflated(self, piece: bytes) -> Iterator[bytes]:
+        """The piece as it was before it was packed, in small parts, so that the caller can stop a bomb."""
         if self._inflate is None:
-            return [piece]
-        parts: list[bytes] = []
+            yield piece
+            return
         try:
-            while piece and sum(map(len, parts)) <= MOST_BYTES:
-                parts.append(self._inflate.decompress(piece, most))
+            while piece:
+                yield self._inflate.decompress(piece, _PART)
                 piece = self._inflate.unconsumed_tail
         except zlib.error:
             raise BrokenStreamError(
                 f"{self.host} says {self._encoding} and sends something else", hint="ask again"
             ) from None
-        return parts
 
     def _stalled(self, idle: bool) -> StalledError:
         if idle:
