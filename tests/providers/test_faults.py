@@ -251,6 +251,19 @@ async def does_not_hang_up_after_the_end(connection: Connection, form: Form, str
     await connection.gone()
 
 
+@fault(None, "all", options={"deadlines": IDLE})
+async def does_not_hang_up_after_the_last_word(connection: Connection, form: Form, stream: bool) -> None:
+    body = b"".join(form.frames[:-1]) if stream else form.whole
+    more = () if stream else (f"Content-Length: {len(body)}",)
+    await connection.send(head("200 OK", form.kind(stream), *more), body)
+    await connection.gone()
+
+
+@fault(RejectedError, says="leads to")
+async def leads_to_no_address(connection: Connection, form: Form, stream: bool) -> None:
+    await connection.send(b"HTTP/1.1 308 Moved\r\nLocation: http://[\xff\r\nContent-Length: 0\r\n\r\n")
+
+
 # Cuts
 
 

@@ -13,6 +13,8 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lamina import assemble
 from lamina.errors import BrokenStreamError, ConnectError, RateLimitError, SettingsError
@@ -183,6 +185,12 @@ async def test_what_is_sent_starts_with_the_proven_payload(form: Form) -> None:
     assert request.headers["accept-encoding"] == "identity"
 
 
+def test_what_is_added_cannot_replace_the_context() -> None:
+    asked = OPENAI.make("http://127.0.0.1/v1", extra={"messages": []})
+    with pytest.raises(SettingsError, match="part of the context"):
+        asked.stream(CONTEXT)
+
+
 async def test_usage_is_asked_for_and_a_limit_only_where_there_is_one() -> None:
     async with serving(OPENAI.good(True)) as served:
         asked = provider(OPENAI, served)
@@ -292,6 +300,12 @@ def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> 
     assert retry_after(value) == seconds
 
 
+@given(st.text() | st.from_regex(r"Wed, [0-9]{1,20} Oct [0-9]{1,20} [0-9]{1,9}:28:00 [+-][0-9]{1,20}"))
+def test_retry_after_never_fails(value: str) -> None:
+    seconds = retry_after(value)
+    assert seconds is None or seconds >= 0
+
+
 def test_retry_after_counts_the_seconds_to_a_date() -> None:
     later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None
@@ -299,7 +313,18 @@ def test_retry_after_counts_the_seconds_to_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "api.openai.com", "ftp://x/v1", "http://", "http://u:sk-1@h/v1", "http://h/v1?key=sk-1", "http://h:x/"]
+    "url",
+    [
+        "",
+        "api.openai.com",
+        "ftp://x/v1",
+        "http://",
+        "http://u:sk-1@h/v1",
+        "http://h/v1?key=sk-1",
+        "http://h:x/",
+        "http://[x",
+        "http://h:0/",
+    ],
 )
 def test_an_address_that_cannot_be_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(SettingsError) as raised:

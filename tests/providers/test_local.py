@@ -103,6 +103,25 @@ async def test_a_child_that_is_not_ready_in_time_is_ended() -> None:
     assert children() == []
 
 
+async def test_nothing_is_imported_from_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug is the file: a child that takes it ends with 3."""
+    for name in ("json.py", "xllamacpp.py", "lamina.py"):
+        (tmp_path / name).write_text("import os; os._exit(3)")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConnectError, match="Failed to init"):
+        await LocalProvider("nowhere.gguf").start()
+    assert subprocess.run([sys.executable, "-m", "lamina"]).returncode == 3
+
+
+async def test_a_close_waits_for_a_start_that_is_under_way() -> None:
+    asked = LocalProvider(n_ctx=256)
+    starting = asyncio.create_task(asked.start())
+    await asyncio.sleep(0)
+    await asked.close()
+    await starting
+    assert children() == []
+
+
 async def test_a_start_that_is_cancelled_leaves_no_child() -> None:
     task = asyncio.create_task(LocalProvider().start())
     while not children():

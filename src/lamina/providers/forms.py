@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from lamina.errors import BrokenStreamError, MessageError, ProviderError, RateLimitError, RejectedError, shown
+from lamina.errors import (
+    BrokenStreamError,
+    MessageError,
+    ProviderError,
+    RateLimitError,
+    RejectedError,
+    SettingsError,
+    shown,
+)
 from lamina.types import Context, Done, DoneReason, Receipt, Text, ToolCallEvent, Usage
 
 MOST_CALLS = 256
@@ -19,6 +27,8 @@ def request_body(receipt: Receipt, grammar: str, more: dict[str, Any]) -> bytes:
     if receipt.grammar != grammar:
         raise MessageError(f"this provider takes the grammar {grammar!r}, not {receipt.grammar!r}")
     fields = {name: value for name, value in more.items() if value is not None}
+    for name in fields.keys() & {"messages", "tools", "system", "contents"}:
+        raise SettingsError(f"{name!r} is part of the context and cannot be added to a request", hint="see assemble()")
     return receipt.payload[:-1] + b"," + json.dumps(fields, ensure_ascii=False).encode()[1:]
 
 

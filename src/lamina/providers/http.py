@@ -198,7 +198,9 @@ class Client:
                 hint="is it https? is its certificate one that this machine trusts?",
                 retryable=False,
             )
-        if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL | ValueError):
+        if isinstance(error, aiohttp.InvalidURL):
+            return ConnectError(f"{self.host} is no host", hint="check the address", retryable=False)
+        if isinstance(error, aiohttp.ClientResponseError | ValueError):
             return BrokenStreamError(
                 f"{self.host} answers something else than HTTP: {shown(said, 200)}",
                 hint="is this a model's endpoint?",
@@ -212,9 +214,8 @@ class Client:
         """The error for a status other than 200."""
         code, host = answer.status, self.host
         if 300 <= code < 400:
-            target = urlsplit(answer.header("Location"))
             return RejectedError(
-                f"{host} answered {code} and leads to {shown(target.netloc or target.path)}",
+                f"{host} answered {code} and leads to {shown(answer.header('Location').partition('?')[0])}",
                 hint="give the address it leads to; a redirect could carry the key elsewhere",
                 code=code,
             )
@@ -376,15 +377,16 @@ class Answer:
 
 
 def checked_address(base_url: str) -> str:
-    parts = urlsplit(base_url)
+    """The address as it is used; one that is refused is not shown, since a key may stand in it by mistake."""
     try:
-        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+        parts = urlsplit(base_url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        plain = not (parts.username or parts.password or parts.query or parts.fragment)
     except ValueError:
-        known = False
-    if not known or parts.username or parts.password or parts.query or parts.fragment:
-        host = f" at {parts.hostname}" if parts.hostname else ""
+        known = plain = False
+    if not known or not plain:
         raise SettingsError(
-            f"this is no address of a provider{host}",
+            "the address of the provider is none",
             hint="it looks like https://host/v1, without a name, a key or a question mark in it",
         )
     return base_url.rstrip("/")
@@ -397,7 +399,7 @@ def retry_after(value: str) -> float | None:
         return float(value)
     try:
         date = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())

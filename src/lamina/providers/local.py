@@ -58,12 +58,16 @@ class LocalProvider:
         """The running server as a provider; started when there is none, or when it has died."""
         async with self._starting:
             if self._child is not None and self._child[0].poll() is not None:
-                await self.close()
+                await self._end()
             if self._child is None:
                 self._child = await self._started()
             return self._child[1]
 
     async def close(self) -> None:
+        async with self._starting:
+            await self._end()
+
+    async def _end(self) -> None:
         if self._child is not None:
             (child, provider), self._child = self._child, None
             await provider.close()
@@ -73,8 +77,9 @@ class LocalProvider:
         key = secrets.token_hex(16)
         settings = {"path": self._path, "n_ctx": self.window, "threads": self._threads, "key": key}
         with tempfile.TemporaryFile() as log:
+            # -P: nothing is imported from the folder that somebody happens to be in
             child = subprocess.Popen(
-                [self._python, "-m", "lamina.providers.llama_child"],
+                [self._python, "-P", "-m", "lamina.providers.llama_child"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
             ready = False
