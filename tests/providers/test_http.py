@@ -284,6 +284,16 @@ async def test_retry_after_is_waited_for_and_the_wait_counts_against_the_deadlin
     assert served.connections == 1, "a wait that cannot end in time is not begun"
 
 
+async def test_a_retry_after_that_is_longer_than_the_most_is_reported_and_not_waited_for() -> None:
+    async with serving(busy) as served:
+        patient = {"retries": Retries(most=1), "deadlines": Deadlines(first_byte=9e5)}
+        asked = provider(OPENAI, served, **patient)
+        with pytest.raises(RateLimitError, match="wait 3 seconds"):
+            await all_of(asked)
+        await asked.close()
+    assert served.connections == 1
+
+
 def test_waits_grow_have_chance_in_them_and_are_capped() -> None:
     retries = Retries(backoff=1, most=10, chance=lambda: 0.0)
     assert [retries.wait(n, None) for n in range(6)] == [1, 2, 4, 8, 10, 10]

@@ -62,6 +62,10 @@ def test_the_forms_of_the_standard(end: str) -> None:
     ]
 
 
+def test_a_byte_order_mark_at_the_very_start_is_passed_over_and_nowhere_else() -> None:
+    assert parse(b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: lost\n\ndata: b\n\n") == [("", "a"), ("", "b")]
+
+
 def test_bytes_that_are_no_utf8_become_a_sign_for_it() -> None:
     assert parse(b"data: a\xffb\xe4\xbd\n\n") == [("", "a\ufffdb\ufffd")]
 
