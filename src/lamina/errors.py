@@ -10,6 +10,12 @@ LaminaError
 ├── OwnerError         a segment that belongs to somebody else
 ├── CounterError       a token counter that is unknown, missing or gives no count
 ├── EmbedderError      an embedder that is missing, cannot be reached or gives no vectors
+├── ProviderError      a model's answer that could not be had, or not to its end
+│   ├── ConnectError   nobody could be reached, or the connection ended before any answer
+│   ├── RateLimitError the provider asks to wait; `retry_after` says how long, where it is known
+│   ├── RejectedError  the provider refused the request; `code` is its HTTP status
+│   ├── StalledError   nothing more came before a deadline
+│   └── BrokenStreamError an answer that was cut, or that is not what the provider's form allows
 ├── ToolError          a tool that cannot be registered
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
@@ -85,6 +91,45 @@ class CounterError(LaminaError, ValueError):
 
 class EmbedderError(LaminaError):
     status = 502
+
+
+class ProviderError(LaminaError):
+    """`retryable`: the same request may well succeed later. `code` is the provider's HTTP status, 0 for none."""
+
+    status = 502
+    retryable = False
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: int = 0, retryable: bool | None = None,
+        retry_after: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.retry_after = retry_after
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class ConnectError(ProviderError):
+    retryable = True
+
+
+class RateLimitError(ProviderError):
+    status = 503
+    retryable = True
+
+
+class RejectedError(ProviderError):
+    pass
+
+
+class StalledError(ProviderError):
+    status = 504
+    retryable = True
+
+
+class BrokenStreamError(ProviderError):
+    retryable = True
 
 
 class ToolError(LaminaError, ValueError):

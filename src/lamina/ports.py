@@ -3,7 +3,7 @@
 Nothing here has code of its own. A port is added together with its first user.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from lamina.records import (
     Turn,
     TurnRecord,
 )  # fmt: skip
-from lamina.types import Layer, Message
+from lamina.types import Context, Event, Grammar, Layer, Message, Receipt
 
 Count = Callable[[str], int]
 """Text in, tokens out. A plain function is enough; `ChatCount` says more."""
@@ -56,6 +56,37 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str], /) -> Vectors:
         """One vector of `dimension` for each text. It may block: call it off the event loop."""
+        ...
+
+
+Encode = Callable[[Context, Grammar], Receipt]
+"""A context as the request of one grammar, byte for byte."""
+
+
+class Provider(Protocol):
+    """Who answers. It gets an assembled context and streams events; what goes wrong is a `ProviderError`.
+
+    The events are texts, then complete calls, then at most one usage, then exactly one done. A generator that is
+    closed or cancelled lets go of its connection at once.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where it answers, for people to read: `openai`, `anthropic`, `local`, …"""
+        ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens a request and its answer may have together, where that is known."""
+        ...
+
+    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]: ...
+
+    async def close(self) -> None:
+        """Let go of connections and processes. It may be used again afterwards."""
         ...
 
 

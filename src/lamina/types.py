@@ -5,7 +5,7 @@ everything else is a frozen value.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date as Date  # noqa: N812 -- a field named date would hide the type
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
@@ -19,6 +19,8 @@ Form = Literal["plain", "headed", "split"]
 """The system message: layers one after another, each group below a heading, or each group a message of its own."""
 Lang = Literal["en", "zh"]
 FactKind = Literal["preference", "fact", "event", "instruction"]
+DoneReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
+"""Why an answer ended; `other` is whatever a provider says beyond these."""
 
 LAYERS = (
     "identity",
@@ -274,6 +276,81 @@ class Context:
     @property
     def payload(self) -> bytes:
         return self.receipt.payload
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer, as it comes; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEvent:
+    """A complete call. `arguments` is the text of a JSON object, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the provider counted them; `cached` are those of `prompt` that it did not have to read again."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The last event of an answer that is whole. An answer without it was interrupted."""
+
+    reason: DoneReason
+
+
+Event = Text | ToolCallEvent | Usage | Done
+"""What a provider streams: texts, then calls, then at most one usage, then done. What goes wrong is raised."""
+
+
+class Key(str):
+    """A secret for a provider. As text it is `…` everywhere: printed, formatted, logged, in JSON, pickled.
+
+    It is text so that nothing has to know about it; only `reveal()` gives the secret, and only a header takes it.
+    """
+
+    reveal: Callable[[], str]
+    """The secret itself. Held by a function, so that `vars` does not show it either."""
+
+    def __new__(cls, secret: str) -> "Key":
+        secret = secret.strip()
+        if not secret or not (secret.isascii() and secret.isprintable()) or " " in secret:
+            raise ValueError("a key is a run of ASCII characters without blanks; check where it is set")
+        key = super().__new__(cls, "…")
+        key.reveal = lambda: secret
+        return key
+
+    def __repr__(self) -> str:
+        return "Key(…)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.reveal() == other.reveal()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((Key, self.reveal()))
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[str], tuple[str]]:
+        return str, ("…",)
+
+    def __copy__(self) -> "Key":
+        return self
+
+    def __deepcopy__(self, _memo: object) -> "Key":
+        return self
 
 
 def _short(number: float) -> str:

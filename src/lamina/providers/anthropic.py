@@ -1,0 +1,171 @@
+"""Anthropic's Messages API. The context is encoded in its grammar by the function that is handed in.
+
+Thoughts and pings are passed over; a call's input is put together from its pieces; tokens read from and written to the
+cache are counted as part of the prompt, as every other provider counts them.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+from lamina.errors import BrokenStreamError
+from lamina.ports import Encode
+from lamina.providers.answers import events
+from lamina.providers.forms import (
+    MOST_CALLS,
+    PartialCall,
+    TextJoiner,
+    checked_context,
+    count,
+    ending,
+    error_of,
+    mapping,
+    parsed,
+    request_body,
+    sequence,
+    word,
+)
+from lamina.providers.http import Client, Deadlines, Retries
+from lamina.providers.sse import ServerEvent
+from lamina.types import Context, Done, DoneReason, Event, Key, Text, ToolCallEvent, Usage
+
+ADDRESS = "https://api.anthropic.com/v1"
+VERSION = "2023-06-01"
+MAX_TOKENS = 4_096
+"""The API wants a limit; this one counts when nobody gives one."""
+_REASONS: dict[str, DoneReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class AnthropicProvider:
+    """`POST {base_url}/messages`. `extra` is added to each request; None there takes one of ours away."""
+
+    name = "anthropic"
+
+    def __init__(
+        self, model: str, *, encode: Encode, key: Key | None = None, base_url: str = ADDRESS,
+        window: int | None = None, stream: bool = True, extra: Mapping[str, Any] | None = None,
+        deadlines: Deadlines | None = None, retries: Retries | None = None, trust_environment: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.window = model, window
+        self._encode, self._stream, self._extra = encode, stream, dict(extra or {})
+        self._client = Client(
+            base_url, key=key, key_header="x-api-key", key_form="{}", headers={"anthropic-version": VERSION},
+            deadlines=deadlines, retries=retries, trust_environment=trust_environment,
+        )  # fmt: skip
+
+    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+        receipt = self._encode(checked_context(context), "anthropic")
+        more = {"model": self.model, "max_tokens": max_tokens or MAX_TOKENS, "stream": self._stream}
+        body = request_body(receipt, "anthropic", {**more, **self._extra})
+        return events(self._client, "/messages", body, MessageReader(self._client.host), stream=self._stream)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def __repr__(self) -> str:
+        return f"AnthropicProvider({self.model!r} at {self._client.host})"
+
+
+class MessageReader:
+    """One answer, from events or whole."""
+
+    def __init__(self, host: str) -> None:
+        self.finished = self.ended = False
+        self._host = host
+        self._text = TextJoiner()
+        self._calls: dict[int, PartialCall] = {}
+        self._given: dict[int, Any] = {}
+        self._reason: DoneReason = "other"
+        self._counts: dict[str, int] = {}
+
+    def read(self, event: ServerEvent) -> Iterator[Text]:
+        if not event.data.strip():
+            return
+        value = parsed(event.data, self._host)
+        match value.get("type") or event.kind:
+            case "message_start":
+                self._count(mapping(value.get("message"), self._host).get("usage"))
+            case "content_block_start":
+                yield from self._block(self._index(value), mapping(value.get("content_block"), self._host))
+            case "content_block_delta":
+                yield from self._delta(self._index(value), mapping(value.get("delta"), self._host))
+            case "message_delta":
+                self._count(value.get("usage"))
+                self._stop(mapping(value.get("delta"), self._host).get("stop_reason"))
+            case "message_stop":
+                self.finished = self.ended = True
+            case "error":
+                raise error_of(value.get("error"), self._host)
+            case _:  # ping, content_block_stop, and what may come with later versions
+                pass
+
+    def read_whole(self, value: dict[str, Any]) -> Iterator[Text]:
+        if value.get("error"):
+            raise error_of(value["error"], self._host)
+        if value.get("type") != "message":
+            raise BrokenStreamError(
+                f"{self._host} sent no answer of a model", hint="check the address; it often ends in /v1"
+            )
+        self._count(value.get("usage"))
+        for index, block in enumerate(sequence(value.get("content"), self._host)):
+            yield from self._block(index, mapping(block, self._host))
+        self._stop(value.get("stop_reason"))
+
+    def last(self) -> Iterator[Text | ToolCallEvent | Usage | Done]:
+        yield from self._text.end()
+        for index, given in self._given.items():
+            if not self._calls[index].arguments:
+                self._calls[index].arguments = json.dumps(given, ensure_ascii=False)
+        calls = [self._calls[index] for index in sorted(self._calls)]
+        yield from ending(calls, self._reason, self._usage(), self._host)
+
+    def _index(self, value: dict[str, Any]) -> int:
+        index = value.get("index")
+        if not isinstance(index, int):
+            raise BrokenStreamError(f"{self._host} sent a piece of an answer without its place", hint="ask again")
+        return index
+
+    def _block(self, index: int, block: dict[str, Any]) -> Iterator[Text]:
+        if block.get("type") == "text":
+            yield from self._text.take(block.get("text"), self._host)
+        elif block.get("type") == "tool_use":
+            if len(self._calls) >= MOST_CALLS:
+                raise BrokenStreamError(f"{self._host} sent more than {MOST_CALLS} tool calls", retryable=False)
+            self._calls[index] = PartialCall(word(block.get("id")), word(block.get("name")))
+            if block.get("input"):
+                self._given[index] = block["input"]
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> Iterator[Text]:
+        if delta.get("type") == "text_delta":
+            yield from self._text.take(delta.get("text"), self._host)
+        elif delta.get("type") == "input_json_delta":
+            piece, call = delta.get("partial_json"), self._calls.get(index)
+            if call is None or not isinstance(piece, str):
+                raise BrokenStreamError(f"{self._host} sent input of a call that has not begun", hint="ask again")
+            call.arguments += piece
+
+    def _stop(self, reason: Any) -> None:
+        if reason:
+            self._reason = _REASONS.get(word(reason), "other")
+            self.finished = True
+
+    def _count(self, usage: Any) -> None:
+        """Later counts replace earlier ones: they are totals."""
+        for name, value in mapping(usage, self._host).items():
+            if isinstance(value, int):
+                self._counts[name] = count(value)
+
+    def _usage(self) -> Usage | None:
+        if not self._counts:
+            return None
+        cached = self._counts.get("cache_read_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        prompt = self._counts.get("input_tokens", 0) + cached + written
+        return Usage(prompt, cached, self._counts.get("output_tokens", 0))

@@ -1,0 +1,405 @@
+"""One small HTTP client for models: POST, deadlines, retries, bounds. aiohttp is known here and nowhere else.
+
+It asks again only while no byte of an answer has come. A redirect is never followed, since it could carry the key to
+another host; proxies and the environment are not trusted unless asked to. No error ever shows a key.
+"""
+
+import asyncio
+import io
+import random
+import ssl
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from lamina.errors import (
+    BrokenStreamError,
+    ConnectError,
+    ProviderError,
+    RateLimitError,
+    RejectedError,
+    SettingsError,
+    StalledError,
+    shown,
+)
+from lamina.providers.forms import complaint_of
+from lamina.types import Key
+
+MOST_BYTES = 64 * 1024 * 1024
+_MOST_ERROR_BYTES = 16 * 1024
+_ERROR_SECONDS = 5.0
+_DRAIN_SECONDS = 0.1
+_PART = 64 * 1024
+_BUSY = (429, 503, 529)
+_HINTS = {
+    400: "the provider does not take this request; its words say why",
+    401: "check the key",
+    402: "check the account's balance",
+    403: "check the key and what it may use",
+    404: "check the address and the model's name; the address often ends in /v1",
+    413: "the request is too large: lower the budget",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """In seconds. `first_byte` is for all attempts together, the waits between them included."""
+
+    connect: float = 10.0
+    first_byte: float = 120.0
+    idle: float = 60.0
+    overall: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("connect", self.connect), ("first byte", self.first_byte), ("idle", self.idle)):
+            if not value > 0:
+                raise SettingsError(f"the deadline {name!r} is a number of seconds above 0, not {shown(value)}")
+        if self.overall is not None and not self.overall > 0:
+            raise SettingsError(f"the overall deadline is a number of seconds above 0, not {shown(self.overall)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often to ask again, and how long to wait before: `backoff`, doubled each time, less up to half of it.
+
+    A provider's Retry-After counts instead, where it is longer. One that is longer than `most` is not waited for.
+    """
+
+    times: int = 2
+    backoff: float = 0.5
+    most: float = 30.0
+    chance: Callable[[], float] = field(default=random.random, repr=False)
+
+    def wait(self, attempt: int, retry_after: float | None) -> float:
+        own = min(self.backoff * 2**attempt, self.most) * (1 - self.chance() / 2)
+        return max(own, retry_after or 0.0)
+
+
+class Client:
+    """Requests to one base URL. `key_header` and `key_form` say how it wants the key: `Bearer {}`."""
+
+    def __init__(
+        self, base_url: str, *, key: Key | None = None, key_header: str = "Authorization", key_form: str = "Bearer {}",
+        headers: Mapping[str, str] | None = None, deadlines: Deadlines | None = None, retries: Retries | None = None,
+        trust_environment: bool = False,
+    ) -> None:  # fmt: skip
+        self._base = checked_address(base_url)
+        self._key, self._key_header, self._key_form = key, key_header, key_form
+        self._headers = dict(headers or {})
+        self.deadlines, self.retries = deadlines or Deadlines(), retries or Retries()
+        self._trust = trust_environment
+        self._session: tuple[asyncio.AbstractEventLoop, aiohttp.ClientSession] | None = None
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self._base).netloc
+
+    @asynccontextmanager
+    async def post(self, path: str, body: bytes, accept: str) -> AsyncGenerator["Answer"]:
+        """An answer of which the first byte is there. Leaving the block lets go of the connection."""
+        answer = await self._asked(path, body, accept)
+        try:
+            yield answer
+            await answer.finish()
+        finally:
+            answer.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session[1], None
+            await session.close()
+
+    async def _asked(self, path: str, body: bytes, accept: str) -> "Answer":
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        overall = self.deadlines.overall
+        first = min(self.deadlines.first_byte, overall or self.deadlines.first_byte)
+        until = None if overall is None else start + overall
+        attempt = 0
+        while True:
+            try:
+                async with asyncio.timeout_at(start + first):
+                    return await self._attempt(path, body, accept, until)
+            except TimeoutError:
+                raise StalledError(
+                    f"{self.host} sent no byte within {first:g} seconds",
+                    hint="it may be busy: ask again, or raise the deadline for the first byte",
+                ) from None
+            except ProviderError as error:
+                wait = self.retries.wait(attempt, error.retry_after)
+                in_time = loop.time() + wait < start + first and wait <= self.retries.most
+                if not error.retryable or attempt >= self.retries.times or not in_time:
+                    raise
+            attempt += 1
+            await asyncio.sleep(wait)
+
+    async def _attempt(self, path: str, body: bytes, accept: str, until: float | None) -> "Answer":
+        """Ask once, up to the first byte of a good answer."""
+        try:
+            response = await self._open().post(
+                self._base + path,
+                data=io.BytesIO(body),  # as bytes, aiohttp would warn of a large one
+                headers=self._sent_headers(accept),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=self.deadlines.connect),
+            )
+        except aiohttp.ServerTimeoutError:
+            seconds = self.deadlines.connect
+            raise ConnectError(
+                f"{self.host} did not take the connection within {seconds:g} seconds", hint="is it running?"
+            ) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._unreachable(error) from None
+        answer = Answer(response, self.host, self.deadlines.idle, until)
+        with ExitStack() as failed:
+            failed.callback(answer.close)
+            if not 200 <= response.status < 300:
+                raise await self._refused(answer)
+            await answer.first()
+            failed.pop_all()
+        return answer
+
+    def _sent_headers(self, accept: str) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": accept,
+            "Accept-Encoding": "identity",
+            "User-Agent": "lamina",
+            **self._headers,
+        }
+        if self._key is not None:
+            headers[self._key_header] = self._key_form.format(self._key.reveal())
+        return headers
+
+    def _open(self) -> aiohttp.ClientSession:
+        """The session of this event loop; connections of a loop that has ended are of no use."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session[0] is not loop or self._session[1].closed:
+            if self._session is not None and self._session[1].connector is not None:
+                self._session[1].detach()
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), auto_decompress=False, trust_env=self._trust,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )  # fmt: skip
+            self._session = (loop, session)
+        return self._session[1]
+
+    def _unreachable(self, error: Exception) -> ProviderError:
+        said = self.without(str(error)) or type(error).__name__
+        if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+            return ConnectError(
+                f"no safe connection to {self.host}: {shown(said, 200)}",
+                hint="is it https? is its certificate one that this machine trusts?",
+                retryable=False,
+            )
+        if isinstance(error, aiohttp.InvalidURL):
+            return ConnectError(f"{self.host} is no host", hint="check the address", retryable=False)
+        if isinstance(error, aiohttp.ClientResponseError | ValueError):
+            return BrokenStreamError(
+                f"{self.host} answers something else than HTTP: {shown(said, 200)}",
+                hint="is this a model's endpoint?",
+                retryable=False,
+            )
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return ConnectError(f"{self.host} cannot be reached: {shown(said, 200)}", hint="is it running?")
+        return ConnectError(f"{self.host} hung up before it answered: {shown(said, 200)}", hint="ask again")
+
+    async def _refused(self, answer: "Answer") -> ProviderError:
+        """The error for a status other than 200."""
+        code, host = answer.status, self.host
+        if 300 <= code < 400:
+            return RejectedError(
+                f"{host} answered {code} and leads to {shown(answer.header('Location').partition('?')[0])}",
+                hint="give the address it leads to; a redirect could carry the key elsewhere",
+                code=code,
+            )
+        said = await answer.complaint()
+        words = self.without(complaint_of(said))
+        after = retry_after(answer.header("Retry-After"))
+        if code in _BUSY and "insufficient_quota" not in words:
+            wait = f"wait {after:.0f} seconds" if after else "wait a little"
+            return RateLimitError(
+                f"{host} answered {code}: {shown(words, 300)}", hint=f"{wait}, then ask again", code=code,
+                retry_after=after,
+            )  # fmt: skip
+        hint = _HINTS.get(code, "ask again later" if code >= 500 else "its words say why")
+        return RejectedError(
+            f"{host} answered {code}: {shown(words, 300)}", hint=hint, code=code,
+            retryable=code >= 500 or code == 408, retry_after=after,
+        )  # fmt: skip
+
+    def without(self, text: str) -> str:
+        """What a provider says, without the key that some repeat."""
+        return text.replace(self._key.reveal(), "…") if self._key is not None else text
+
+
+class Answer:
+    """A provider's answer as it comes."""
+
+    def __init__(self, response: aiohttp.ClientResponse, host: str, idle: float, until: float | None) -> None:
+        self._response, self.host = response, host
+        self._idle, self._until = idle, until
+        self._read = 0
+        self._first: bytes | None = None
+        encoding = self.header("Content-Encoding").strip().lower()
+        self._inflate = zlib.decompressobj(47) if encoding in ("gzip", "deflate") else None
+        self._encoding = encoding
+        self._watch()
+
+    def _watch(self) -> None:
+        """Wake the reader when the connection ends. aiohttp does not when it ended it itself over a broken chunk."""
+        connection, content = self._response.connection, self._response.content
+        protocol = connection.protocol if connection is not None else None
+
+        def wake(closed: asyncio.Future[None]) -> None:
+            if not closed.cancelled():
+                closed.exception()  # seen: nobody else asks for it
+            if not content.is_eof() and content.exception() is None:
+                content.set_exception(aiohttp.ClientPayloadError("what it sent is no HTTP"))
+
+        if protocol is not None and protocol.closed is not None:
+            protocol.closed.add_done_callback(wake)
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def kind(self) -> str:
+        """The content type, bare and in lower case; empty when it is not said."""
+        return self.header("Content-Type").partition(";")[0].strip().lower()
+
+    def header(self, name: str) -> str:
+        return self._response.headers.get(name, "")
+
+    async def first(self) -> None:
+        """Wait for the first byte; the caller has set the deadline."""
+        if self._encoding not in ("", "identity", "gzip", "deflate"):
+            raise BrokenStreamError(
+                f"{self.host} answers in the encoding {shown(self._encoding)}, which nobody asked for", retryable=False
+            )
+        self._first = await self._raw()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, piece by piece, each within the idle deadline."""
+        loop = asyncio.get_running_loop()
+        while True:
+            piece, self._first = self._first, None
+            if piece is None:
+                late = loop.time() + self._idle
+                ends = late if self._until is None else min(late, self._until)
+                try:
+                    async with asyncio.timeout_at(ends):
+                        piece = await self._raw()
+                except TimeoutError:
+                    raise self._stalled(ends == late) from None
+            if not piece:
+                break
+            for part in self._inflated(piece):
+                self._read += len(part)
+                if self._read > MOST_BYTES:
+                    raise BrokenStreamError(
+                        f"{self.host} answered more than {MOST_BYTES:,} bytes", hint="is this a model's endpoint?",
+                        retryable=False,
+                    )  # fmt: skip
+                yield part
+
+    async def whole(self) -> bytes:
+        parts = [part async for part in self.chunks()]
+        return b"".join(parts)
+
+    async def complaint(self) -> bytes:
+        """The start of the body of an error; what cannot be read of it is not worth another error."""
+        body = b""
+        try:
+            async with asyncio.timeout(min(_ERROR_SECONDS, self._idle)):
+                while len(body) < _MOST_ERROR_BYTES and (piece := await self._raw()):
+                    body += next(self._inflated(piece), b"")
+        except (TimeoutError, ProviderError):
+            pass
+        return body[:_MOST_ERROR_BYTES]
+
+    async def finish(self) -> None:
+        """Read the end of a body, so that the connection can be used again; one that does not end soon is closed."""
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while await self._raw():
+                    pass
+        except (TimeoutError, ProviderError):
+            self.close()
+
+    def hurry(self, idle: float) -> None:
+        """What still comes is of little worth: wait less for it."""
+        self._idle = min(self._idle, idle)
+
+    def close(self) -> None:
+        self._response.close()
+
+    async def _raw(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise BrokenStreamError(
+                f"the connection to {self.host} was cut: {shown(str(error) or type(error).__name__, 200)}",
+                hint="ask again",
+            ) from None
+
+    def _inflated(self, piece: bytes) -> Iterator[bytes]:
+        """The piece as it was before it was packed, in small parts, so that the caller can stop a bomb."""
+        if self._inflate is None:
+            yield piece
+            return
+        try:
+            while piece:
+                yield self._inflate.decompress(piece, _PART)
+                piece = self._inflate.unconsumed_tail
+        except zlib.error:
+            raise BrokenStreamError(
+                f"{self.host} says {self._encoding} and sends something else", hint="ask again"
+            ) from None
+
+    def _stalled(self, idle: bool) -> StalledError:
+        if idle:
+            return StalledError(
+                f"{self.host} sent nothing more for {self._idle:g} seconds",
+                hint="ask again, or raise the idle deadline",
+            )
+        return StalledError(
+            f"the answer of {self.host} took longer than it may in all",
+            hint="ask for less, or raise the overall deadline",
+        )
+
+
+def checked_address(base_url: str) -> str:
+    """The address as it is used; one that is refused is not shown, since a key may stand in it by mistake."""
+    try:
+        parts = urlsplit(base_url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    except ValueError:
+        known = plain = False
+    if not known or not plain:
+        raise SettingsError(
+            "the address of the provider is none",
+            hint="it looks like https://host/v1, without a name, a key or a question mark in it",
+        )
+    return base_url.rstrip("/")
+
+
+def retry_after(value: str) -> float | None:
+    """Seconds to wait, from seconds or from a date; None when it says neither."""
+    value = value.strip()
+    if value.replace(".", "", 1).isdecimal() and value.isascii() and len(value) < 12:
+        return float(value)
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
