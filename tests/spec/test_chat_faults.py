@@ -268,3 +268,16 @@ def test_H8_the_ladder_takes_time_in_proportion() -> None:
     fitted = fit_layers(layers, budget=1_000, room=1_000, shares=shares, cost=cost, heading=lambda name: 0)
     assert sum(one.decision != "dropped" for one in fitted) <= 100
     assert looked[0] < 60_000
+
+
+async def test_M13_a_clock_that_ran_ahead_does_not_put_jobs_off_for_years(tmp_path: Path) -> None:
+    where, now = str(tmp_path / "s.db"), [2.0e9]
+    async with open_store(where, clock=lambda: now[0]) as store:
+        app = app_on(store)
+        await say(app, "ann", await app.new_session("ann"), "My dog is called Rex.")
+        (job,) = await store.jobs.claim("a worker that dies")
+        assert job.state == "leased"
+    now[0] = 1.7e9
+    async with App.open(where, settings=settings(), embedder=Letters(), clock=lambda: now[0], work=False) as app:
+        assert await app.worker.run_until_empty() == 1
+        assert [memory.text for memory in await app.memory("ann").list()] == ["My dog is called Rex."]

@@ -130,6 +130,8 @@ class App:
                 raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
         async with open_store(where, clock=clock) as opened:
             await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
+            if opened.alone:
+                await opened.jobs.release()
             app = App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
             if work:
                 await app.recall.warm()  # better now than while somebody waits for an answer

@@ -61,6 +61,8 @@ def _lost(job: Job) -> LeaseError:
     return LeaseError(f"job {job.job_id!r} is no longer held by worker {job.worker!r}", hint="drop its result")
 
 
+LONGEST = 3_600.0
+"""No failed job waits longer for its next try."""
 EARLIER = (
     "AND NOT EXISTS (SELECT 1 FROM outbox e WHERE e.owner = outbox.owner AND e.kind = outbox.kind "
     "AND e.number < outbox.number AND e.state IN ('waiting', 'leased')) "
@@ -140,6 +142,11 @@ def _counts(owner: str) -> Steps[dict[str, int]]:
     return {"waiting": 0, "leased": 0, "done": 0, "parked": 0} | {row[0]: int(row[1]) for row in rows}
 
 
+def _release(now: float) -> Steps[None]:
+    yield "UPDATE outbox SET run_after = ?, lease_until = 0 WHERE state = 'leased'", (now,)
+    yield "UPDATE outbox SET run_after = ? WHERE state = 'waiting' AND run_after > ?", (now, now + LONGEST)
+
+
 class Jobs:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -162,6 +169,12 @@ class Jobs:
         now = self._clock()
         clean(worker, "the worker's name")
         return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
+
+    async def release(self) -> None:
+        """Let go of every lease: right when this process has just become the only one. A job that a clock which ran
+        ahead has put off for long is due now too."""
+        now = self._clock()
+        await self._db.system(lambda: _release(now))
 
     async def heartbeat(self, job: Job, *, lease: float = 60.0) -> None:
         """Hold a job for longer; an error says that somebody else has it by now."""
