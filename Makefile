@@ -11,7 +11,7 @@ run: .venv/run.stamp  ## set up, then assemble the shipped example and show its 
 	@$(BIN)/lamina context --project examples/novel --mode agent --budget 850
 
 test: .venv/dev.stamp  ## set up, then run all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
 	$(BIN)/ruff check .
