@@ -1,14 +1,17 @@
 """Seed 004: the context of a chat (C1–C11), through the public API, on a real SQLite and a real PostgreSQL."""
 
+import ast
 import asyncio
+import inspect
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import lamina
 from lamina import App
 from lamina.app.worker import Worker, jobs_of_turn
 from lamina.engine import turn_mark
@@ -16,6 +19,9 @@ from lamina.errors import InputError, LayerError, OwnerError
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
 from lamina.layers.templates import template_of
+from lamina.providers.anthropic import AnthropicProvider
+from lamina.providers.openai import OpenAIProvider
+from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Session, Template, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store
@@ -458,3 +464,34 @@ async def test_S7_and_P3_a_poisoned_memory_stays_data(store: Store, evil: str) -
 
     assert structure(dirty) == structure(clean)
     assert dirty.system.count(f"<data-{mark}") == clean.system.count(f"<data-{mark}")
+
+
+async def test_C11_tables_and_columns_keep_the_names_of_the_seed(store: Store) -> None:
+    names = {
+        "conversation": ("session_id", "is_collected", "role", "content"),
+        "prompt_template": ("scenario", "is_skill", "supported_apps", "enabled", "priority", "sort", "content"),
+        "atomic_memory": ("session_id", "text"),
+        "session_summary": ("session_id", "text"),
+        "user_profile": ("name", "value"),
+    }
+    for table, columns in names.items():
+        sql = f"SELECT owner, {', '.join(columns)} FROM {table} WHERE owner = ?"
+
+        def look(sql: str = sql) -> Generator[tuple[str, Sequence[object]], list[Sequence[object]], int]:
+            rows = yield sql, ("ann",)
+            return len(rows)
+
+        assert await store.db.read("ann", look) == 0
+
+
+def test_C3_one_function_makes_contexts_and_providers_take_nothing_else() -> None:
+    root = Path(lamina.__file__).parent
+    makers = [
+        path.relative_to(root).as_posix()
+        for path in sorted(root.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Context"
+    ]
+    assert makers == ["assembly/context.py"]
+    for module in (OpenAIProvider, AnthropicProvider, ScriptedProvider):
+        assert list(inspect.signature(module.stream).parameters) == ["self", "context", "max_tokens"]
