@@ -11,6 +11,7 @@ import pytest
 from lamina.errors import LeaseError
 from lamina.records import NewMemory, StoredMessage
 from lamina.store.database import Steps
+from lamina.store.jobs import DIED
 from lamina.store.store import Store, open_store
 from tests.postgres import Server
 
@@ -76,7 +77,7 @@ async def test_R13_every_job_has_its_effect_once_and_poison_is_parked(where: str
             assert max(effects.values()) > 1
             return
         died = {key for key, error in parked.items() if "no worker" in error}  # five deaths in a row: rare, and parked
-        assert parked["poison"] == "the extractor failed"
+        assert parked["poison"] in ("the extractor failed", DIED)  # its last worker may have died with it
         assert set(parked) == {"poison"} | died
         assert effects == Counter(set(keys) - died)
 
