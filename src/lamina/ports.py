@@ -22,7 +22,7 @@ from lamina.records import (
     Turn,
     TurnRecord,
 )  # fmt: skip
-from lamina.types import Context, Event, Grammar, Layer, Message, Receipt
+from lamina.types import Context, Decision, Event, Grammar, Layer, Message, Receipt, ToolCallEvent
 
 Count = Callable[[str], int]
 """Text in, tokens out. A plain function is enough; `ChatCount` says more."""
@@ -90,6 +90,8 @@ class Provider(Protocol):
         ...
 
 
+Ask = Callable[[ToolCallEvent, Decision], Awaitable[bool]]
+"""Somebody who is shown a call and what will run, and says yes or no."""
 Complete = Callable[[Sequence[Message], Mapping[str, Any] | None], Awaitable[str]]
 """A model for work in the background: messages and the JSON schema of the answer, or None, in; the answer out."""
 

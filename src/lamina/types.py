@@ -22,6 +22,11 @@ FactKind = Literal["preference", "fact", "event", "instruction"]
 DoneReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 """Why an answer ended; `other` is whatever a provider says beyond these."""
 
+Verdict = Literal["safe", "confirm", "block"]
+"""A call runs by itself, runs after a yes, or never."""
+OutcomeState = Literal["done", "failed", "refused", "blocked"]
+NoticeKind = Literal["compaction", "limit", "degraded"]
+
 LAYERS = (
     "identity",
     "instructions",
@@ -312,6 +317,64 @@ class Done:
 
 Event = Text | ToolCallEvent | Usage | Done
 """What a provider streams: texts, then calls, then at most one usage, then done. What goes wrong is raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a call may run. `shows` is what will run, byte for byte, with everything that nobody sees escaped."""
+
+    verdict: Verdict
+    reason: str = ""
+    shows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool gave back; when it failed or was not let run, the words that tell the model what to do."""
+
+    text: str
+    state: OutcomeState = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The first event of a turn: the question and the place of its answer are stored."""
+
+    turn_id: str
+    session_id: str
+    answer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How a call of the turn ended; `text` is what the tool said, before it is fenced and cut for the model."""
+
+    id: str
+    name: str
+    text: str
+    state: OutcomeState
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should know of: the history was compacted, a limit was reached, a tool is degraded."""
+
+    kind: NoticeKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event of a turn. `error` says why it is not complete, `hint` what to do next."""
+
+    state: Literal["complete", "interrupted", "failed"]
+    error: str = ""
+    hint: str = ""
+
+
+TurnEvent = Began | Text | ToolCallEvent | ToolResult | Notice | Usage | Ended
+"""What a turn streams: once began, then texts, calls, results, notices and usages as they come, then once ended."""
 
 
 class Key(str):
