@@ -1,7 +1,7 @@
 """The tools read_file, write_file and edit_file: files of one workspace, as the model reads and changes them (S8).
 
 This room decides which names are read, asked about or never touched, and what the model is told when something does not
-fit. How a path becomes bytes, safely, is hidden by `workspace` and `writing`. Texts are exact: what is read can be matched.
+fit. How a path becomes bytes, safely, is hidden by `workspace` and `writing`. Texts are exact, so that `old` can match.
 """
 
 import difflib
