@@ -32,7 +32,7 @@ from lamina.engine.compaction import (
 )
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, memory_texts, typed, usage
+from lamina.engine.work import Limits, Work, ending, estimated, typed, usage
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
@@ -398,7 +398,6 @@ class Engine:
             final: FinalState = "interrupted" if record.state == "streaming" else record.state
             return work.running.end(record, Ended(final, record.error or error, hint))
         trace, texts = pack(work.receipts)
-        texts |= memory_texts(work)
         session_id = work.record.session_id
         known = self._linked.pop(session_id, frozenset())
         self._linked[session_id] = frozenset(texts)
