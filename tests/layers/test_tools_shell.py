@@ -219,7 +219,8 @@ def test_a_folder_that_plays_a_git_repository_runs_nothing(tmp_path: Path) -> No
     for name in ("objects", "refs"):
         (tmp_path / name).mkdir()
     (tmp_path / "HEAD").write_text("ref: refs/heads/main\n")
-    config = f'[core]\n\tbare = false\n\tworktree = {tmp_path}\n\tfsmonitor = "touch {tmp_path}/ran; false"\n'
+    core = f"repositoryformatversion = 0\n\tbare = false\n\tworktree = {tmp_path}\n"
+    config = f'[core]\n\t{core}\tfsmonitor = "touch {tmp_path}/ran; false"\n'
     (tmp_path / "config").write_text(config)
     bash(tmp_path, "git status")
     assert not (tmp_path / "ran").exists()
