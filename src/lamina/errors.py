@@ -16,7 +16,7 @@ LaminaError
 │   ├── RejectedError  the provider refused the request; `code` is its HTTP status
 │   ├── StalledError   nothing more came before a deadline
 │   └── BrokenStreamError an answer that was cut, or that is not what the provider's form allows
-├── ToolError          a tool that cannot be registered
+├── ToolError          a tool that cannot be registered, or a call of one that cannot be carried out
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
 │   └── LeaseError     a turn or job that ended already, or that somebody else holds by now

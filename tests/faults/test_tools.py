@@ -41,7 +41,7 @@ def one_kill(root: Path, seed: int, planted: str) -> tuple[int, bytes]:
     )
     assert process.stdout is not None
     first = process.stdout.readline()
-    threading.Timer(random.Random(seed).uniform(0.0, 0.05), process.kill).start()
+    threading.Timer(random.Random(seed).uniform(0.0, 0.1), process.kill).start()
     lines = (first + process.stdout.read()).split()
     process.wait()
     process.stdout.close()
@@ -68,7 +68,7 @@ def test_T7_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -
         begun, found = one_kill(root, seed + n, "")
         assert is_whole(begun, found, before), (begun, len(found), found[:9], found[-9:])
         moved += found != before
-    assert moved > 2
+    assert moved, "no write came to its end"
     rest = [name for name in os.listdir(root / "文") if name != "file.txt"]
     assert all(re.fullmatch(r"\.lamina-[0-9a-f]{16}\.tmp", name) for name in rest)
 

@@ -302,4 +302,4 @@ def _why(task: asyncio.Task[None]) -> str:
         error = cast(BaseExceptionGroup[BaseException], error).exceptions[0]
     if isinstance(error, FileNotFoundError):
         return f"there is no {shown(error.filename or 'such command')}"
-    return f"{type(error).__name__}: {_text(str(error), 300)}" if error else "it ended at once"
+    return f"{type(error).__name__}: {_text(' '.join(str(error).split()), 300)}" if error else "it ended at once"
