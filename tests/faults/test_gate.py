@@ -1,7 +1,7 @@
 """T1 the command gate never lets a command with an effect run by itself, T3 what is shown is what will run.
 
-The corpus of attacks is in `attacks.py`. Two oracles are real: bash says which words it makes of a text, and commands that
-the gate calls safe are run in a scratch folder that must be the same afterwards.
+The corpus of attacks is in `attacks.py`. Two oracles are real: bash says which words it makes of a text, and commands
+that the gate calls safe are run in a scratch folder that must be the same afterwards.
 """
 
 import hashlib
@@ -149,10 +149,15 @@ def test_T1_the_corpus_finds_a_planted_bug(planted: Gate) -> None:
 # Oracle 1: bash itself says which words it makes of a text
 
 TOKENS = [
-    "a", "bc", "x1", "中", "é", " ", " ", " ", "\t", "\n", "'", '"', "\\", "\\\n", "#", ";", "|", "&&", "||", "&", ">/dev/null",
-    "2>&1", "2", "<", ">", "$", "*", "?", "[", "]", "{", "}", "!", "~", "=", ",", "..", "-", "(", ")", "`", "%", "\\'", '\\"',
+    "a", "bc", "x1", "中", "é", " ", " ", " ", "\t", "\n", "'", '"', "\\", "\\\n", "#", ";", "|", "&&", "||", "&",
+    ">/dev/null",
+    "2>&1", "2", "<", ">", "$", "*", "?", "[", "]", "{", "}", "!", "~", "=", ",", "..", "-", "(", ")", "`", "%",
+    "\\'", '\\"',
 ]  # fmt: skip
-LISTENING = 'command_not_found_handle() { local all; printf -v all "%s\\001" "$@"; printf "%s\\002" "$all" >>"$HEARD"; return 0; }\n'
+LISTENING = """command_not_found_handle() {
+  local all; printf -v all '%s\\001' "$@"; printf '%s\\002' "$all" >>"$HEARD"; return 0
+}
+"""
 
 
 def plain_enough(part: Part) -> bool:
@@ -230,18 +235,27 @@ def test_T1_bash_finds_a_planted_mistake_of_the_reader(tmp_path: Path) -> None:
 WORDS = {
     "sort": ["-n", "-r", "-o", "-ox", "--output=x", "-k1", "-u", "--outp=y", "a.txt", "*", "-T", "."],
     "uniq": ["-c", "a.txt", "b.txt", "x", "-d"],
-    "find": [".", "-name", "'*.txt'", "-delete", "-exec", "touch", "x", "{}", "\\;", "+", "-fprint", "-print", "*", "-type", "f"],
-    "sed": ["-n", "-i", "-e", "p", "'1p'", "'w x'", "'s/o/0/w x'", "'s/o/0/'", "'1e touch x'", "a.txt", "-ni", "'$d'", "'s/a/touch x/e'"],
-    "awk": ["'{print $1}'", "'{print > \"x\"}'", "'BEGIN{system(\"touch x\")}'", "'NR>1'", "a.txt", "-F,", "'{print|\"sh\"}'", "'{ n++ } END { print n }'"],
-    "git": ["status", "log", "diff", "branch", "tag", "new", "--output=x", "-c", "core.pager=touch", "--oneline", "-p", "--list", "stash",
+    "find": [".", "-name", "'*.txt'", "-delete", "-exec", "touch", "x", "{}", "\\;", "+", "-fprint", "-print", "*",
+    "-type", "f"],
+    "sed": ["-n", "-i", "-e", "p", "'1p'", "'w x'", "'s/o/0/w x'", "'s/o/0/'", "'1e touch x'", "a.txt", "-ni",
+    "'$d'", "'s/a/touch x/e'"],
+    "awk": ["'{print $1}'", "'{print > \"x\"}'", "'BEGIN{system(\"touch x\")}'", "'NR>1'", "a.txt", "-F,",
+    "'{print|\"sh\"}'", "'{ n++ } END { print n }'"],
+    "git": ["status", "log", "diff", "branch", "tag", "new", "--output=x", "-c", "core.pager=touch", "--oneline",
+    "-p", "--list", "stash",
             "list", "HEAD", "config", "user.name", "me", "-C", "sub", "show", "-n", "1", "--format=%h", "remote", "-v"],
     "tree": ["-L", "1", "-o", "x"], "xxd": ["a.txt", "x", "-r", "-p", "-l", "4"], "date": ["+%F", "-u"],
-    "base64": ["a.txt", "-d", "-w", "0"], "cat": ["a.txt", "b.txt", "*", "-n", "*.txt", "sub/c.txt"], "tar": ["-tf", "-cf", "tf", "x.tar", "a.tar", "."],
-    "printf": ["'%s\\n'", "-v", "PATH", "'%n'", "x", "'a[$(touch x)]'"], "test": ["-f", "a.txt", "-v", "'a[$(touch x)]'", "=", "!"],
+    "base64": ["a.txt", "-d", "-w", "0"], "cat": ["a.txt", "b.txt", "*", "-n", "*.txt", "sub/c.txt"],
+    "tar": ["-tf", "-cf", "tf", "x.tar", "a.tar", "."],
+    "printf": ["'%s\\n'", "-v", "PATH", "'%n'", "x", "'a[$(touch x)]'"],
+    "test": ["-f", "a.txt", "-v", "'a[$(touch x)]'", "=", "!"],
     "cd": ["sub", "..", "-", "."], "echo": ["hi", "*", "'; touch x'", '"$(touch x)"', "'$(touch x)'", "\\;", "#"],
-    "tee": ["x"], "touch": ["x"], "cp": ["a.txt", "x"], "rm": ["a.txt"], "xargs": ["cat", "rm", "-n", "1", "wc", "-l", "-I{}", "touch"],
-    "ls": ["-la", "sub", "*"], "grep": ["-n", "one", "-r", ".", "a.txt", "-l"], "iconv": ["-f", "UTF-8", "-t", "GBK", "-o", "x", "a.txt"],
-    "unzip": ["-l", "-o", "a.zip"], "shuf": ["-n", "1", "-o", "x", "a.txt"], "tr": ["a", "b"], "wc": ["-l", "a.txt"], "sh": ["-c", "'touch x'"],
+    "tee": ["x"], "touch": ["x"], "cp": ["a.txt", "x"], "rm": ["a.txt"],
+    "xargs": ["cat", "rm", "-n", "1", "wc", "-l", "-I{}", "touch"],
+    "ls": ["-la", "sub", "*"], "grep": ["-n", "one", "-r", ".", "a.txt", "-l"],
+    "iconv": ["-f", "UTF-8", "-t", "GBK", "-o", "x", "a.txt"],
+    "unzip": ["-l", "-o", "a.zip"], "shuf": ["-n", "1", "-o", "x", "a.txt"], "tr": ["a", "b"], "wc": ["-l", "a.txt"],
+    "sh": ["-c", "'touch x'"],
 }  # fmt: skip
 TAILS = [
     "",
@@ -259,12 +273,9 @@ TAILS = [
     " {PATH}>/dev/null",
 ]
 SEPARATORS = ["", "", "", " | ", " && ", "; ", " || ", "\n", " & ", "|", " |& ", " \\\n", " # "]
-CLEAN = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LC_ALL": "C.UTF-8",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_CONFIG_NOSYSTEM": "1",
-}
+CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GIT_OPTIONAL_LOCKS": "0"}
+OWN_NOTES = ("home/.npm",)
+"""Where programs keep logs and caches of their own, outside of the workspace."""
 
 
 def made_up(rng: random.Random) -> str:
@@ -284,6 +295,7 @@ def workspace(folder: Path) -> Path:
     """A small project with a repository in it, a file named like an option, and a canary beside it."""
     root = folder / "project"
     (root / "sub").mkdir(parents=True)
+    (folder / "home").mkdir()
     for name, text in (
         ("a.txt", "one\ntwo\n"),
         ("b.txt", "three\n"),
@@ -295,7 +307,9 @@ def workspace(folder: Path) -> Path:
     (folder / "canary").write_text("alive", encoding="utf-8")
     me = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
     for words in (["init", "-q"], ["add", "a.txt", "sub"], [*me, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *words], cwd=root, env=CLEAN | {"HOME": str(folder)}, check=True, capture_output=True)
+        subprocess.run(
+            ["git", *words], cwd=root, env=CLEAN | {"HOME": str(folder / "home")}, check=True, capture_output=True
+        )
     return root
 
 
@@ -303,6 +317,8 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
     """Every path below a folder with its kind and mode, time of change and content."""
     found: dict[str, tuple[int, int, str]] = {}
     for path in sorted(folder.rglob("*")):
+        if str(path.relative_to(folder)).startswith(OWN_NOTES):
+            continue
         stat = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         found[str(path.relative_to(folder))] = (stat.st_mode, stat.st_mtime_ns, content)
@@ -311,7 +327,8 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 def run_for_real(command: str, root: Path) -> None:
     subprocess.run(
-        ["/bin/bash", "--norc", "--noprofile", "-c", command], cwd=root, env=CLEAN | {"HOME": str(root.parent)},
+        ["/bin/bash", "--norc", "--noprofile",
+        "-c", command], cwd=root, env=CLEAN | {"HOME": str(root.parent / "home")},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False,
     )  # fmt: skip
 

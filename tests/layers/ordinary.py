@@ -1,5 +1,5 @@
-"""Read-only commands as developers and agents type them, one a line, in English and Chinese. Written before the gate was
-tried on them; those that the gate asks for stay in the list, so that the share stays honest.
+"""Read-only commands as developers and agents type them, one a line, in English and Chinese. Written before the gate
+was tried on them; those that the gate asks for stay in the list, so that the share stays honest.
 """
 
 ORDINARY = [

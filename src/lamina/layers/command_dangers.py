@@ -30,8 +30,10 @@ _FETCHED = re.compile(
 _INNER = re.compile(r"\$\(([^()]*)\)|`([^`]*)`|[<>]\(([^()]*)\)")
 _KEYWORDS = frozenset(["if", "then", "else", "elif", "while", "until", "do", "time", "!", "{", "coproc"])
 _WRAPPERS: dict[str, str] = {
-    "sudo": "CDghpRrtTUu", "doas": "Cu", "env": "uCS", "nohup": "", "nice": "n", "ionice": "cnp", "exec": "a", "command": "",
-    "builtin": "", "setsid": "", "stdbuf": "ioe", "timeout": "ks", "busybox": "", "xargs": "IndPLsa", "chroot": "", "time": "of",
+    "sudo": "CDghpRrtTUu", "doas": "Cu", "env": "uCS", "nohup": "", "nice": "n", "ionice": "cnp", "exec": "a",
+    "command": "",
+    "builtin": "", "setsid": "", "stdbuf": "ioe", "timeout": "ks", "busybox": "", "xargs": "IndPLsa", "chroot": "",
+    "time": "of",
     "strace": "eop", "unshare": "", "pkexec": "u", "toybox": "",
 }  # fmt: skip
 """Programs that run the words behind them, and their letters that take a value."""

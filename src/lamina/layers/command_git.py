@@ -11,10 +11,12 @@ from pathlib import Path
 from lamina.layers.command_words import Program
 
 _DIFF = (
-    "stat shortstat numstat dirstat summary name-only name-status patch no-patch raw unified minimal patience histogram "
-    "diff-algorithm= color no-color word-diff word-diff-regex= color-words color-moved ignore-all-space exit-code quiet "
+    "stat shortstat numstat dirstat summary name-only name-status patch no-patch raw unified minimal patience "
+    "histogram diff-algorithm= color no-color word-diff word-diff-regex= color-words color-moved ignore-all-space "
+    "exit-code quiet "
     "ignore-space-change ignore-blank-lines ignore-space-at-eol ignore-submodules submodule cached staged merge-base "
-    "diff-filter= find-renames find-copies no-renames relative no-relative full-index abbrev text check compact-summary "
+    "diff-filter= find-renames find-copies no-renames relative no-relative full-index abbrev text check "
+    "compact-summary "
     "no-ext-diff no-textconv src-prefix= dst-prefix= no-prefix no-index inter-hunk-context= function-context "
     "pickaxe-all pickaxe-regex binary no-indent-heuristic indent-heuristic anchored= "
 )
@@ -41,18 +43,19 @@ SUBCOMMANDS: dict[str, Program] = {
     "whatchanged": Program(_DIFF_FLAGS, _DIFF_TEXTS + "n", long=_LOG),
     "reflog": Program(_DIFF_FLAGS, "n", long=_LOG),
     "diff": Program(_DIFF_FLAGS + "cq", _DIFF_TEXTS, long=_DIFF),
-    "diff-tree": Program(_DIFF_FLAGS + "rcmtv", _DIFF_TEXTS, long=_DIFF + "root no-commit-id stdin pretty format= always"),
+    "diff-tree": Program(_DIFF_FLAGS + "rcmtv", _DIFF_TEXTS, long=_DIFF + "root no-commit-id stdin pretty format="),
     "diff-index": Program(_DIFF_FLAGS + "m", _DIFF_TEXTS, long=_DIFF),
     "diff-files": Program(_DIFF_FLAGS + "q0123", _DIFF_TEXTS, long=_DIFF),
     "range-diff": Program("s", long="no-patch color no-color creation-factor= stat"),
-    "shortlog": Program("snec", long="summary numbered email group= all since= until= no-merges author= after= before="),
-    "blame": Program("bltfnsewCMc", "LS", long="porcelain line-porcelain since= date= show-email show-name reverse root abbrev="),
+    "shortlog": Program("snec", long="summary numbered email group= all since= until= no-merges author= after="),
+    "blame": Program("bltfnsewCMc", "LS", long="porcelain line-porcelain since= date= show-email show-name reverse"),
     "annotate": Program("ltfnsew", "L"),
     "grep": Program(
         "nilLwvcEFGPHhqIaWpz0123456789", "eABCm", words=1,
         long="line-number ignore-case files-with-matches files-without-match word-regexp count cached untracked "
         "no-index recursive max-depth= heading break show-function function-context only-matching and or not name-only "
-        "column extended-regexp fixed-strings perl-regexp color no-color full-name after-context= before-context= context=",
+        "column extended-regexp fixed-strings perl-regexp color no-color full-name after-context= "
+        "before-context= context=",
     ),
     "ls-files": Program(
         "cdmostukvz", "xX", long="cached deleted modified others stage unmerged ignored exclude-standard directory "
@@ -61,11 +64,11 @@ SUBCOMMANDS: dict[str, Program] = {
     "ls-tree": Program("rdtlz", long="name-only name-status long full-name full-tree abbrev object-only format="),
     "rev-parse": Program(
         "q", long="verify short abbrev-ref symbolic symbolic-full-name show-toplevel show-prefix show-cdup git-dir all "
-        "absolute-git-dir git-common-dir is-inside-work-tree is-inside-git-dir is-bare-repository is-shallow-repository "
+        "absolute-git-dir git-common-dir is-inside-work-tree is-inside-git-dir is-bare-repository "
         "quiet revs-only no-revs branches tags remotes show-superproject-working-tree git-path= default= sq",
     ),
     "rev-list": Program("n0123456789", "", long=_LOG + " count objects parents children left-right header timestamp"),
-    "describe": Program("", long="tags always dirty abbrev= long match= exclude= all contains exact-match first-parent broken"),
+    "describe": Program("", long="tags always dirty abbrev= long match= exclude= all contains exact-match"),
     "name-rev": Program("", long="name-only tags always refs= all"),
     "merge-base": Program("a", long="all is-ancestor octopus independent fork-point"),
     "cat-file": Program("tspe", long="batch-check batch-all-objects unordered"),
@@ -83,8 +86,8 @@ SUBCOMMANDS: dict[str, Program] = {
     "remote": Program("v", long="verbose all push"),
     "stash": Program("pu", long=_DIFF + "include-untracked only-untracked oneline date="),
     "worktree": Program("v", long="porcelain verbose"),
-    "config": Program("", long="get get-all get-regexp get-urlmatch show-origin show-scope local global system type= bool int "
-        "path name-only null default="),
+    "config": Program("", long="get get-all get-regexp get-urlmatch show-origin show-scope local global system type= "
+        "bool int path name-only null default="),
 }  # fmt: skip
 
 _LISTS = {"branch": {"--list", "--contains", "--no-contains", "--merged", "--no-merged", "--points-at"}}

@@ -1,6 +1,6 @@
 """How a program is called: its options against the table, its operands, and which of them are files.
 
-An option that the table does not know is a reason to ask, and so is a value or a glob that could be taken for an option.
+An option that the table does not know is a reason to ask, and so is a value or a glob that could be an option.
 """
 
 import re

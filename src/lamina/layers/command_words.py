@@ -1,7 +1,7 @@
 """Which programs only read, and with which options. A table; nothing is decided here.
 
-An option that is not listed asks. Programs with `free=True` have no option that writes, runs or never ends, on Linux, BSD
-and macOS; before a program goes into the table, read its manual for -o, --output, -i, --exec, --pager, --config.
+An option that is not listed asks. Programs with `free=True` have no option that writes, runs or never ends, on Linux,
+BSD and macOS; before a program goes into the table, read its manual for -o, --output, -i, --exec, --pager, --config.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class Program:
     """How a program may be called so that it only reads.
 
-    `flags`: letters without a value. `texts`, `paths`: letters with one, which is words or a file. `long`: names of long
-    options, `name=` where the value may also be the next word, `name=<` where it is a file. `words`: how many operands
+    `flags`: letters without a value. `texts`, `paths`: letters with one, which is words or a file. `long`: names of
+    long options, `name=` where the value may be the next word, `name=<` where it is a file. `words`: how many operands
     are words and not files (-1: all). `most`: how many operands there may be at all. `free`: any other option as well.
     """
 
@@ -76,7 +76,7 @@ PROGRAMS: dict[str, Program] = {
         long="brief unified context color recursive ignore-all-space ignore-space-change ignore-case new-file "
         "side-by-side exclude= ignore-blank-lines suppress-common-lines report-identical-files text width= label= "
         "strip-trailing-cr ignore-matching-lines= minimal normal no-dereference",
-    ),  # fmt: skip
+    ),
     "xxd": Program("beipu", "clgsno", most=1),
     "strings": Program("af", "nte", long="bytes= radix= encoding= all"),
     "iconv": Program("cls", "ft", long="from-code= to-code= list silent"),
@@ -91,7 +91,7 @@ PROGRAMS: dict[str, Program] = {
         "ktS",
         long="reverse numeric-sort unique human-numeric-sort version-sort key= "
         "field-separator= general-numeric-sort ignore-case stable check month-sort zero-terminated random-sort",
-    ),  # fmt: skip
+    ),
     "uniq": Program("cduDiz", "fsw", long="count repeated unique ignore-case skip-fields= skip-chars=", most=1),
     "shuf": Program("ez", "ni", long="head-count= echo input-range="),
     "jq": Program(
@@ -100,7 +100,7 @@ PROGRAMS: dict[str, Program] = {
         long="arg= argjson= raw-output compact-output slurp null-input sort-keys exit-status "
         "tab indent= monochrome-output color-output raw-input join-output ascii-output stream args jsonargs",
         words=1,
-    ),  # fmt: skip
+    ),
     # words
     "echo": WORDS_ONLY,
     "expr": WORDS_ONLY,
@@ -383,9 +383,11 @@ WHY: dict[str, str] = {
     "chmod": "changes who may use a file", "chown": "changes who owns a file", "chgrp": "changes who owns a file",
     "kill": "ends processes", "pkill": "ends processes", "killall": "ends processes", "xkill": "ends processes",
     "curl": "talks to the network", "wget": "talks to the network", "ssh": "runs commands elsewhere",
-    "scp": "copies to or from elsewhere", "rsync": "copies files", "nc": "talks to the network", "ftp": "talks to the network",
+    "scp": "copies to or from elsewhere", "rsync": "copies files", "nc": "talks to the network",
+    "ftp": "talks to the network",
     "sudo": "runs as another user", "su": "runs as another user", "doas": "runs as another user",
-    "bash": "runs a script", "sh": "runs a script", "zsh": "runs a script", "dash": "runs a script", "eval": "runs its words",
+    "bash": "runs a script", "sh": "runs a script", "zsh": "runs a script", "dash": "runs a script",
+    "eval": "runs its words",
     "exec": "replaces the shell", "source": "runs a script", ".": "runs a script", "python": "runs a program",
     "python3": "runs a program", "node": "runs a program", "perl": "runs a program", "ruby": "runs a program",
     "php": "runs a program", "make": "runs what the Makefile says", "npx": "runs a package", "uvx": "runs a package",
@@ -393,7 +395,8 @@ WHY: dict[str, str] = {
     "nano": "is an editor", "emacs": "is an editor", "less": "can run programs", "more": "can run programs",
     "man": "can run a pager", "alias": "changes what a name means", "export": "changes the environment",
     "unset": "changes the environment", "set": "changes the shell", "shopt": "changes the shell", "trap": "runs later",
-    "crontab": "changes what runs later", "at": "runs later", "docker": "can change containers", "xargs": "runs a program",
+    "crontab": "changes what runs later", "at": "runs later", "docker": "can change containers",
+    "xargs": "runs a program",
     "env": "runs a program in another environment", "nohup": "runs a program", "time": "runs a program",
     "timeout": "runs a program", "watch": "runs a program again and again", "parallel": "runs programs",
     "pytest": "runs the tests, which may do anything", "cargo": "can build and run", "go": "can build and run",

@@ -1,7 +1,7 @@
 """The command gate: whether a shell command only reads (`safe`), must be asked for (`confirm`) or never runs (`block`).
 
-One reader (`shell_words`), one table (`command_words`); deny over ask over allow, over all parts of a chain. What is not
-known asks. It judges and never runs anything; besides links and git's configuration it looks at nothing on the disk.
+One reader (`shell_words`), one table (`command_words`); deny over ask over allow, over all parts of a chain. What is
+not known asks. It judges and never runs anything; it looks at links and at git's configuration and writes nothing.
 """
 
 import os
@@ -273,10 +273,10 @@ def _test(name: str, words: Sequence[Word], place: Place) -> str:
 def _ps(_name: str, words: Sequence[Word], place: Place) -> str:
     """Its letter e, without a dash, shows the environment of other processes."""
     call = read_call(words, PROGRAMS["ps"], place)
-    if any(text not in PS_WORDS and not text.isdecimal() for text in call.texts):
-        if not set(",".join(call.texts).split(",")) <= PS_COLUMNS | set(PS_WORDS):
-            return "it may show the environment of other processes"
-    if any(re.match(r"-[a-zA-Z]*[ax][a-zA-Z]*e", option) for option in call.options):
+    words_of = {each for text in call.texts for each in text.split(",") if not each.isdecimal()}
+    if not words_of <= PS_COLUMNS | set(PS_WORDS) or any(
+        re.match(r"-[a-zA-Z]*[ax][a-zA-Z]*e", option) for option in call.options
+    ):
         return "it may show the environment of other processes"
     columns = {re.sub(r"[=:].*", "", column) for value in call.value("-o") for column in value.split(",")}
     return call.why if columns <= PS_COLUMNS else "it may show the environment of other processes"
@@ -327,6 +327,7 @@ def _tar(_name: str, words: Sequence[Word], place: Place) -> str:
 
 
 RULES: dict[str, Rule] = {
-    "cd": _cd, "find": _find, "git": _git, "sed": _sed, "awk": _awk, "gawk": _awk, "mawk": _awk, "test": _test, "[": _test,
+    "cd": _cd, "find": _find, "git": _git, "sed": _sed, "awk": _awk, "gawk": _awk, "mawk": _awk, "test": _test,
+    "[": _test,
     "ps": _ps, "date": _date, "printf": _printf, "command": _command, "unzip": _unzip, "ip": _ip, "tar": _tar,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Reads a shell command the way bash reads it, as far as it can be sure; the rest it calls unclear.
 
-Pure. It knows words, quotes, chains, pipes, redirects, comments and plain globs. It goes on behind what it does not know,
-so that destruction is found there too, but whoever reads `unclear` must not trust the parts.
+Pure. It knows words, quotes, chains, pipes, redirects, comments and plain globs. It goes on behind what it does not
+know, so that destruction is found there too, but whoever reads `unclear` must not trust the parts.
 """
 
 import re
