@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 Role = Literal["system", "user", "assistant", "tool"]
 Trust = Literal["operator", "user", "model", "outside"]
-Decision = Literal["kept", "cut", "dropped", "degraded"]
+Fate = Literal["kept", "cut", "dropped", "degraded"]
+"""What became of a piece of the context."""
 Grammar = Literal["openai", "anthropic", "gemini"]
 Layout = Literal["strict", "ledger"]
 Form = Literal["plain", "headed", "split"]
@@ -140,7 +141,7 @@ class Segment(NamedTuple):
     trust: Trust
     tokens: int
     counter: str
-    decision: Decision
+    decision: Fate
     reason: str
     start: int = 0
     end: int = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lamina.errors import LayerError, shown
-from lamina.types import Decision, Layer, Share
+from lamina.types import Fate, Layer, Share
 
 GIVES_WAY = ("collected", "summary", "memory", "context", "session", "skill", "scenario")
 """Who gives way, in this order; all others always stay. Trusted layers never go before untrusted ones."""
@@ -23,7 +23,7 @@ class Fitted(NamedTuple):
     """A layer in the form in which it goes out (or does not), and why."""
 
     layer: Layer
-    decision: Decision = "kept"
+    decision: Fate = "kept"
     reason: str = ""
 
 
