@@ -127,8 +127,10 @@ class TurnView:
         self.seen = Seen()
         self.stopped = False
         """Somebody pressed Ctrl-C."""
+        self.on_stop: Callable[[], object] = lambda: None
+        """Ends the turn; set by whoever runs it."""
         self._screen, self._say, self._yes, self._clock = screen, say, yes, clock
-        self._text, self._printed, self._asking = "", False, False
+        self._text, self._printed, self._asking = "", "", False
         self._start = self._last = clock()
         self._lock = asyncio.Lock()
 
@@ -154,7 +156,7 @@ class TurnView:
             case ToolResult():
                 self._flush()
                 call = next((c for c, r in self.seen.calls if r is event), ToolCallEvent(event.id, event.name, "{}"))
-                self._print(result_lines(self._say, call, event, full=False, width=self._screen.width))
+                self._print(result_lines(self._say, call, event, full=False, width=self._screen.width), "call")
             case Notice():
                 self._flush()
                 self._print(Padding(Text(f"· {visible(event.text)}", style="yellow"), (0, 0, 0, 2)))
@@ -182,12 +184,9 @@ class TurnView:
                 self._last = self._clock()
 
     def stop(self) -> None:
-        """Somebody wants it to end; whoever runs the turn looks at `stopped` or hangs on `on_stop`."""
+        """Somebody wants it to end."""
         self.stopped = True
         self.on_stop()
-
-    def on_stop(self) -> None:
-        """Replaced by whoever can end the turn."""
 
     def draw(self) -> None:
         """What moves, as it is now; blocks that are complete go above."""
@@ -239,10 +238,11 @@ class TurnView:
         if text.strip():
             self._print(Padding(Answer(text), (0, 0, 0, 2)))
 
-    def _print(self, part: Any) -> None:
+    def _print(self, part: Any, kind: str = "block") -> None:
+        """Blocks stand apart; calls stand together."""
         self._screen.draw(None)
-        self._screen.print(*([Text("")] if self._printed else []), part)
-        self._printed = True
+        self._screen.print(*([Text("")] if self._printed and not kind == self._printed == "call" else []), part)
+        self._printed = kind
 
     def _end(self, event: Ended) -> None:
         self._flush()
