@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers": {"providers"},
     "store": {"store"},
     "settings": set(),
-    "engine": {"assembly", "layers"},
+    "engine": {"engine", "assembly", "layers"},
     "app": {"app", "assembly", "layers", "providers", "store", "engine", "settings"},
     "gateway": {"gateway", "app"},
     "telegram": {"app"},

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lamina.assembly.tokens import estimate_message_tokens
     from lamina.assembly.window import Window
     from lamina.assembly.wire import encode, render
-    from lamina.engine import ContextBuilder
+    from lamina.engine.build import ContextBuilder
     from lamina.errors import LaminaError
     from lamina.layers.injection import SystemPromptManager
     from lamina.layers.instructions import InstructionFiles
@@ -46,7 +46,7 @@ _ROOMS = {
     "assembly.tokens": ("estimate_message_tokens",),
     "assembly.window": ("Window",),
     "assembly.wire": ("encode", "render"),
-    "engine": ("ContextBuilder",),
+    "engine.build": ("ContextBuilder",),
     "errors": ("LaminaError",),
     "layers.injection": ("SystemPromptManager",),
     "layers.instructions": ("InstructionFiles",),

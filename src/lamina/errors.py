@@ -17,6 +17,8 @@ LaminaError
 │   ├── StalledError   nothing more came before a deadline
 │   └── BrokenStreamError an answer that was cut, or that is not what the provider's form allows
 ├── ToolError          a tool that cannot be registered
+├── CompactionError    a compaction that would free too little, or has nothing to fold
+├── LimitError         a turn that reached its limit of steps, tokens or time
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
 │   └── LeaseError     a turn or job that ended already, or that somebody else holds by now
@@ -135,6 +137,14 @@ class BrokenStreamError(ProviderError):
 class ToolError(LaminaError, ValueError):
     exit_code = 2
     status = 400
+
+
+class CompactionError(LaminaError):
+    status = 409
+
+
+class LimitError(LaminaError):
+    status = 409
 
 
 class StoreError(LaminaError):

@@ -79,6 +79,11 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     @property
+    def grammar(self) -> Grammar:
+        """The form of the requests that it takes."""
+        ...
+
+    @property
     def window(self) -> int | None:
         """How many tokens a request and its answer may have together, where that is known."""
         ...

@@ -8,6 +8,7 @@ from lamina.types import Message, Part, Role, Trust
 
 MessageState = Literal["streaming", "complete", "interrupted", "failed"]
 """How far a stored message, or a turn, has come; all but `streaming` are final."""
+TurnState = Literal["accepted", "streaming", "complete", "interrupted", "failed"]
 FinalState = Literal["complete", "interrupted", "failed"]
 MemoryState = Literal["active", "superseded", "forgotten"]
 JobState = Literal["waiting", "leased", "done", "parked"]
@@ -37,6 +38,8 @@ class Session:
     ended: float | None = None
     parent_id: str = ""
     parent_seq: int = 0
+    runtime: Mapping[str, Any] = field(default_factory=_mapping)
+    """What its turns leave to the next one: use of the window, failures of tools, compactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,14 @@ class TurnRecord:
     created: float
     finished: float | None
     lease_until: float
+    begun: float | None = None
+    """When the first of the answer was stored."""
     repeated: bool = False
+
+    @property
+    def progress(self) -> TurnState:
+        """The state with its beginning told apart: a turn is accepted until something of its answer is there."""
+        return "accepted" if self.state == "streaming" and self.begun is None else self.state
 
 
 @dataclass(frozen=True, slots=True)

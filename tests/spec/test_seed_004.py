@@ -14,7 +14,7 @@ import pytest
 import lamina
 from lamina import App
 from lamina.app.worker import Worker, jobs_of_turn
-from lamina.engine import turn_mark
+from lamina.engine.build import turn_mark
 from lamina.errors import InputError, LayerError, OwnerError
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED

@@ -9,7 +9,7 @@ from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.worker import Worker, end_job, jobs_of_turn
-from lamina.engine import SHARES, BuildSettings, ContextBuilder, turn_mark
+from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.errors import LayerError, OwnerError, SettingsError, StoreError, shown
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles

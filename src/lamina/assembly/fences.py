@@ -174,7 +174,9 @@ def guard_result(text: str, mark: str = DEFAULT_MARK) -> str:
         return text
     reader = _Reader(text, check_mark(mark), "en")
     try:
-        whole = reader.fence() is not None and (reader.done() or (reader.skip("\n") and bool(reader.hint())))
+        whole = reader.fence() is not None
+        while whole and reader.skip("\n"):
+            whole = bool(reader.hint())
     except PromptError:
         whole = False
     return text if whole and reader.done() else Fence(text, "tool").render(mark)

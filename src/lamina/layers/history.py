@@ -32,26 +32,30 @@ class Chat:
 
     messages: list[Message]
     older: int
+    rows: Sequence[StoredMessage] = ()
+    """What the messages were made of."""
 
 
-async def read_chat(store: Messages, owner: str, session_id: str, *, budget: float, before: int | None = None) -> Chat:
-    """What may fit into `budget` tokens of the messages before a number."""
+async def read_chat(
+    store: Messages, owner: str, session_id: str, *, budget: float, before: int | None = None, after: int = 0
+) -> Chat:
+    """What may fit into `budget` tokens of the messages before a number; those up to `after` are not of interest."""
     rows: list[StoredMessage] = []
     room = max(0.0, budget) * CHARACTERS_PER_TOKEN
     edge, size = before, 0
     while True:
-        page = await store.messages(owner, session_id, before=edge, limit=PAGE, newest=True)
+        page = await store.messages(owner, session_id, after=after, before=edge, limit=PAGE, newest=True)
         rows[:0] = page
         size += sum(len(row.text) + len(str(row.extra)) for row in page) + len(page) * CHARACTERS_PER_TOKEN
-        if len(page) < PAGE or page[0].seq == 1 or size > room:
+        if len(page) < PAGE or page[0].seq == after + 1 or size > room:
             break
         edge = page[0].seq
-    last = rows[-1].seq if rows else 0
-    if rows and rows[0].seq > 1:  # a turn that was cut in the middle is left out
+    last = rows[-1].seq if rows else after
+    if rows and rows[0].seq > after + 1:  # a turn that was cut in the middle is left out
         first = rows[0].turn_id
         whole = next((n for n, row in enumerate(rows) if not first or row.turn_id != first), len(rows))
         rows = rows[whole:]
-    return Chat(closed(together(rows)), rows[0].seq - 1 if rows else last)
+    return Chat(closed(together(rows)), (rows[0].seq - 1 if rows else last) - after, rows)
 
 
 def together(rows: Sequence[StoredMessage]) -> list[Message]:

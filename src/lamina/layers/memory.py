@@ -175,11 +175,10 @@ class MemoryService:
 
     async def _shown(self, turn: TurnRecord) -> Sequence[str]:
         """The texts that memory put into this turn's request: none of them is news."""
-        hashes = [
-            segment["hash"]
-            for segment in turn.receipt.get("segments", ())
-            if segment.get("layer") in FROM_MEMORY and segment.get("decision") != "dropped"
-        ]
+        requests: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
+        rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
+        # a row is layer, source, hash, …, decision: see assembly/trace.py
+        hashes = [row[2] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"]
         texts: list[str] = []
         for name in dict.fromkeys(hashes):
             try:

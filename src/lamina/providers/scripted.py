@@ -23,7 +23,7 @@ from lamina.errors import (
     shown,
 )
 from lamina.providers.forms import PartialCall, checked_context, finished_call
-from lamina.types import Context, Done, DoneReason, Event, Text, ToolCallEvent, Usage
+from lamina.types import Context, Done, DoneReason, Event, Grammar, Text, ToolCallEvent, Usage
 
 Step = Mapping[str, Any]
 """One of:
@@ -44,6 +44,7 @@ class ScriptedProvider:
     """Plays `script`, one answer for each request; past the last it begins again with `repeat`, else it refuses."""
 
     name = "scripted"
+    grammar: Grammar = "openai"
 
     def __init__(
         self, script: Sequence[Sequence[Step]], *, model: str = "scripted", window: int | None = None,

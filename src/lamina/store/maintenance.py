@@ -18,11 +18,11 @@ FORMAT = 1
 PAGE = 500
 TABLES = {
     "chat_session": "session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, "
-    "updated, ended, parent_id, parent_seq",
+    "updated, ended, parent_id, parent_seq, runtime",
     "conversation": "session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, "
     "tokens, created",
     "turn": "turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, "
-    "receipt, error, created, finished, lease_until",
+    "receipt, error, created, finished, lease_until, begun",
     "chunk": "turn_id, n, text",
     "layer_text": "hash, text",
     "turn_text": "turn_id, hash",
@@ -40,11 +40,14 @@ TABLES = {
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
 JSON = {
-    "chat_session": ("meta", "injection"), "conversation": ("content", "extra"), "turn": ("usage", "receipt"),
+    "chat_session": ("meta", "injection", "runtime"), "conversation": ("content", "extra"),
+    "turn": ("usage", "receipt"),
     "layer_text": ("text",), "session_summary": ("memory_ids",), "user_profile": ("value",),
     "prompt_template": ("supported_apps",), "outbox": ("payload",),
 }  # fmt: skip
 """The columns whose text is JSON: what cannot be read back is not taken in."""
+LATER: dict[str, dict[str, Any]] = {"chat_session": {"runtime": "{}"}, "turn": {"begun": None}}
+"""Columns that came after the first export was made, and what they are where an export does not name them."""
 DERIVED = ("memory_index", "message_words")
 
 
@@ -158,6 +161,7 @@ def _parsed(line: str, number: int) -> dict[str, Any]:
         raise InputError(f"line {number} is not JSON: {error}", hint="is this a whole export?") from None
     fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
     table: Any = fields.get("table")
+    fields = {**LATER.get(table, {}), **fields} if isinstance(table, str) else fields
     if not isinstance(table, str) or table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(fields):
         raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
     for name in TABLES[table].split(", "):

@@ -1,6 +1,7 @@
 """Sessions: new, get, list, search, update, branch, delete. Each belongs to one owner and orders its own messages."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lamina.records import Found, Session
@@ -10,14 +11,14 @@ from lamina.store.words import query_words, snippet
 
 COLUMNS = (
     "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "
-    "ended, parent_id, parent_seq"
+    "ended, parent_id, parent_seq, runtime"
 )
 WIDTH = COLUMNS.count(",") + 1
 
 
 def session_of(row: Row) -> Session:
     values = list(row)
-    values[7], values[8] = load(values[7]), load(values[8])
+    values[7], values[8], values[16] = load(values[7]), load(values[8]), load(values[16])
     return Session(*values)
 
 
@@ -31,7 +32,7 @@ def get_session(owner: str, session_id: str) -> Steps[Session]:
 def _new(session: Session) -> Steps[Session]:
     activity = yield from count_on(session.owner, "activity")
     values: list[Any] = [getattr(session, name) for name in COLUMNS.split(", ")]
-    values[7], values[8], values[10] = dump(session.meta), dump(session.injection), activity
+    values[7], values[8], values[10], values[16] = dump(session.meta), dump(session.injection), activity, "{}"
     rows = yield (
         f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(WIDTH)}) "
         f"ON CONFLICT (owner, session_id) DO NOTHING RETURNING {COLUMNS}",
@@ -70,7 +71,9 @@ def _search(db: Database, owner: str, query: str, limit: int) -> Steps[list[Foun
     return found
 
 
-def _update(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[Session]:
+def _update(
+    owner: str, session_id: str, changes: Mapping[str, Any], runtime: Mapping[str, Any], now: float
+) -> Steps[Session]:
     activity = yield from count_on(owner, "activity")
     values = {**changes, "updated": now, "activity": activity}
     rows = yield (
@@ -80,7 +83,12 @@ def _update(owner: str, session_id: str, changes: Mapping[str, Any], now: float)
     )
     if not rows:
         raise missing("session", session_id)
-    return session_of(rows[0])
+    session = session_of(rows[0])
+    if not runtime:
+        return session
+    merged = {**session.runtime, **runtime}  # what is named changes, the rest stays
+    yield "UPDATE chat_session SET runtime = ? WHERE owner = ? AND session_id = ?", (dump(merged), owner, session_id)
+    return replace(session, runtime=merged)
 
 
 def _branch(db: Database, owner: str, session_id: str, seq: int, title: str | None, now: float) -> Steps[Session]:
@@ -161,15 +169,17 @@ class Sessions:
         self, owner: str, session_id: str, *, title: str | None = None, scenario: str | None = None,
         app: str | None = None, mode: str | None = None, skill: str | None = None,
         meta: Mapping[str, Any] | None = None, injection: Mapping[str, Any] | None = None, ended: bool | None = None,
+        runtime: Mapping[str, Any] | None = None,
     ) -> Session:  # fmt: skip
         """Change what is given, leave the rest."""
         now = self._clock()
+        given = (("meta", meta), ("injection", injection))
         texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
         changes: dict[str, Any] = {n: clean(text, f"the {n}") for n, text in texts.items() if text is not None}
-        changes |= {n: dump(value) for n, value in (("meta", meta), ("injection", injection)) if value is not None}
+        changes |= {n: dump(value) for n, value in given if value is not None}
         if ended is not None:
             changes["ended"] = now if ended else None
-        return await self._db.write(owner, lambda: _update(owner, session_id, changes, now))
+        return await self._db.write(owner, lambda: _update(owner, session_id, changes, runtime or {}, now))
 
     async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
         """A new session with the messages up to `seq`; the old one stays as it is."""

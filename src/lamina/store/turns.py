@@ -16,7 +16,7 @@ from lamina.types import AnyMessage, text_hash
 
 COLUMNS = (
     "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "
-    "error, created, finished, lease_until"
+    "error, created, finished, lease_until, begun"
 )
 LEASE = 60.0
 AT_ONCE = 1_000
@@ -74,11 +74,12 @@ def _begin(
     return turn
 
 
-def _hold(owner: str, turn_id: str, until: float) -> Steps[TurnRecord]:
+def _hold(owner: str, turn_id: str, until: float, begun: float | None = None) -> Steps[TurnRecord]:
     """Renew the lease of a turn that still streams; this also locks its row."""
     rows = yield (
-        f"UPDATE turn SET lease_until = ? WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
-        (until, owner, turn_id),
+        "UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?) "
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
+        (until, begun, owner, turn_id),
     )
     if rows:
         return turn_of(rows[0])
@@ -90,8 +91,8 @@ def _ended(turn: TurnRecord) -> LeaseError:
     return LeaseError(f"turn {turn.turn_id!r} has already ended: {turn.state}", hint="begin a new turn")
 
 
-def _chunk(owner: str, turn_id: str, n: int, text: str, until: float) -> Steps[None]:
-    yield from _hold(owner, turn_id, until)
+def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float) -> Steps[None]:
+    yield from _hold(owner, turn_id, until, now)
     yield from insert("chunk", "owner, turn_id, n, text", [(owner, turn_id, n, dump(text))], "ON CONFLICT DO NOTHING")
 
 
@@ -111,7 +112,7 @@ def _add(
     db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float
 ) -> Steps[list[str]]:
     """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
-    turn = yield from _hold(owner, turn_id, until)
+    turn = yield from _hold(owner, turn_id, until, now)
     if not messages:
         return []
     if folded:
@@ -129,7 +130,7 @@ def _add(
 
 def _finish(
     db: Database, owner: str, turn_id: str, state: FinalState, answer: AnyMessage | None, values: Mapping[str, Any],
-    texts: Mapping[str, str], injection: Mapping[str, Any] | None, jobs: Sequence[NewJob], tokens: int, now: float,
+    texts: Mapping[str, str], session: Mapping[str, Any], jobs: Sequence[NewJob], tokens: int, now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     rows = yield (
         f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
@@ -163,13 +164,23 @@ def _finish(
         [(owner, turn_id, name) for name in sorted(texts)],
         "ON CONFLICT DO NOTHING",
     )
-    changes: dict[str, Any] = {"updated": now} | ({} if injection is None else {"injection": dump(injection)})
-    yield (
-        f"UPDATE chat_session SET {', '.join(f'{name} = ?' for name in changes)} WHERE owner = ? AND session_id = ?",
-        (*changes.values(), owner, turn.session_id),
-    )
+    yield from change_session(owner, turn.session_id, session, now)
     yield from add_jobs(owner, jobs, now)
     return turn
+
+
+def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[None]:
+    """`injection` takes the place of what was there; what `runtime` names changes, and the rest of it stays."""
+    plain = {name: dump(value) for name, value in changes.items() if name != "runtime"}
+    values = {"updated": now, **plain}
+    rows = yield (
+        f"UPDATE chat_session SET {', '.join(f'{name} = ?' for name in values)} WHERE owner = ? AND session_id = ? "
+        "RETURNING runtime",  # this also locks the row
+        (*values.values(), owner, session_id),
+    )
+    if "runtime" in changes:
+        merged = dump({**load(rows[0][0]), **changes["runtime"]})
+        yield "UPDATE chat_session SET runtime = ? WHERE owner = ? AND session_id = ?", (merged, owner, session_id)
 
 
 def _list(owner: str, session_id: str) -> Steps[list[TurnRecord]]:
@@ -213,8 +224,8 @@ class Turns:
 
     async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None:
         """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease."""
-        until = self._clock() + lease
-        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, until))
+        now = self._clock()
+        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease))
 
     async def chunks(self, owner: str, turn_id: str, *, after: int = -1) -> Sequence[tuple[int, str]]:
         """The pieces of an answer that still streams."""
@@ -240,18 +251,20 @@ class Turns:
         self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
         usage: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
         texts: Mapping[str, str] | None = None, injection: Mapping[str, Any] | None = None,
-        jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
+        runtime: Mapping[str, Any] | None = None, jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
     ) -> TurnRecord:  # fmt: skip
         """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it."""
         now = self._clock()
         values = {"usage": dump(usage or {}), "receipt": dump(receipt or {}), "error": clean(error, "the error")}
+        given = {"injection": injection, "runtime": runtime}
+        session = {name: value for name, value in given.items() if value is not None}
         for name, text in (texts or {}).items():
             if name != text_hash(text):
                 raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
         return await self._db.write(
             owner,
             lambda: _finish(
-                self._db, owner, turn_id, state, answer, values, texts or {}, injection, jobs, tokens, now
+                self._db, owner, turn_id, state, answer, values, texts or {}, session, jobs, tokens, now
             ),
         )  # fmt: skip
 
@@ -279,7 +292,8 @@ class Turns:
             known.update(fresh)
             for owner, turn_id in fresh:
                 turn = await self.get(owner, turn_id)
-                steps = (owner, turn_id, "interrupted", None, values, dict[str, str](), None, jobs(turn), 0, now)
+                nothing: dict[str, Any] = {}
+                steps = (owner, turn_id, "interrupted", None, values, nothing, nothing, jobs(turn), 0, now)
                 try:
                     ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
                 except LeaseError:  # it was finished after all, between the two looks

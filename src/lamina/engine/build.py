@@ -1,4 +1,4 @@
-"""WHEN: the layers of a turn are gathered once, from their sources; then a context is assembled from them (C1–C4).
+"""The layers of a turn are gathered once, from their sources; then a context is assembled from them (C1–C4).
 
 It knows sources and the history by their ports, and nothing else builds a request from a session. It fails closed: a
 source that cannot be read stops the turn, unless a turn can do without it, and then the receipt says why.
@@ -12,6 +12,7 @@ from lamina.assembly.context import assemble
 from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
+from lamina.engine.state import Runtime
 from lamina.errors import LaminaError
 from lamina.layers.history import Chat, read_chat
 from lamina.layers.injection import PromptEnvelope, SystemPromptManager
@@ -58,6 +59,8 @@ class Gathered:
     repeat: tuple[Layer, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
     envelope: PromptEnvelope | None = None
+    manager: SystemPromptManager | None = None
+    """Who is told that the envelope was sent."""
 
 
 class ContextBuilder:
@@ -83,9 +86,10 @@ class ContextBuilder:
     async def gather(self, turn: Turn) -> Gathered:
         """Every source is asked at once; what they say stands in the order of the layers."""
         envelope = None
-        if self._prompts:
-            manager = self._prompts(turn)
-            envelope = manager.prepare(turn.user, phase_prompt=turn.phase_prompt, context_use=turn.context_use)
+        manager = self._prompts(turn) if self._prompts else None
+        if manager:
+            use = turn.context_use if turn.context_use is not None else turn.session.runtime.get("use")
+            envelope = manager.prepare(turn.user, phase_prompt=turn.phase_prompt, context_use=use)
         answers = await asyncio.gather(*(self._ask(source, turn) for source in self.sources), return_exceptions=True)
         layers = list(envelope.layers) if envelope else []
         skipped = dict(self.settings.off)
@@ -99,29 +103,38 @@ class ContextBuilder:
                 layers += answer
         hint = mode_hint(turn.session.mode or "ask")
         layers += [Layer("mode", hint, f"mode:{turn.session.mode}")] if hint else []
-        layers += [self._tools.layer()] if self._tools else []
+        tools = self.tools(turn)
+        layers += [tools.layer()] if tools else []
         repeat = list(envelope.repeat) if envelope else []
         if turn.phase_prompt and turn.phase_prompt.strip():
             repeat.append(Layer("mode", turn.phase_prompt, "phase prompt"))
-        return Gathered(tuple(layers), tuple(repeat), skipped, envelope)
+        return Gathered(tuple(layers), tuple(repeat), skipped, envelope, manager)
+
+    def tools(self, turn: Turn) -> ToolRegistry | None:
+        """The tools that the session's mode allows."""
+        return self._tools.for_mode(turn.session.mode or "ask") if self._tools else None
 
     async def chat(self, turn: Turn) -> Chat:
-        """[5]: the rolling window of this session, and of no other."""
+        """[5]: the rolling window of this session, and of no other, from its last compaction on."""
         return await read_chat(
-            self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before
-        )
+            self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before,
+            after=Runtime.of(turn.session.runtime).folded,
+        )  # fmt: skip
 
     def assemble(self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = ()) -> Context:
         """A request; `since` is what the turn itself has added, calls and their results."""
         settings = self.settings
+        runtime = Runtime.of(turn.session.runtime)
+        count = runtime.calibration.applied(settings.count) if runtime.calibration.estimated else settings.count
+        tools = self.tools(turn)
         return assemble(
-            gathered.layers,
+            [*gathered.layers, *runtime.layers(settings.lang, turn_mark(turn))],
             history=chat.messages,
             user=turn.user,
             since=since,
             budget=settings.budget,
-            count=settings.count,
-            tools=self._tools.schemas if self._tools else (),
+            count=count,
+            tools=tools.schemas if tools else (),
             owner=turn.owner,
             mark=turn_mark(turn),
             lang=settings.lang,

@@ -1,0 +1,70 @@
+"""Requests as they are kept: each tile of a payload once, by the hash of its text, and rows that say whose it was.
+
+`pack` and `unpack` are each other's inverse, byte for byte, whatever becomes of rules, memories and code in between.
+Within a turn each request extends the one before, so only what it adds is written down.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lamina.errors import MessageError, shown
+from lamina.types import Dropped, Receipt, Segment, text_hash
+
+FORM = 1
+PLAIN = ("hash", "size", "tokens", "budget", "over_budget", "counter", "grammar", "layout", "epoch", "epoch_reason")
+
+
+def pack(receipts: Sequence[Receipt]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The requests of a turn as plain values, and the texts that they are made of, by hash."""
+    texts: dict[str, str] = {}
+    requests: list[dict[str, Any]] = []
+    before: list[list[Any]] = []
+    for receipt in receipts:
+        payload, rows = receipt.payload, list[list[Any]]()
+        for segment in receipt.segments:
+            tile = payload[segment.start : segment.end].decode()
+            name = text_hash(tile) if tile else ""
+            if tile:
+                texts[name] = tile
+            rows.append([*segment[:9], name])
+        pairs = zip(before, rows, strict=False)
+        same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(rows)))
+        whole = {**receipt.to_dict(), "same": same, "segments": rows[same:]}
+        requests.append(whole)
+        before = rows
+    return {"form": FORM, "requests": requests}, texts
+
+
+def hashes(trace: Mapping[str, Any]) -> list[str]:
+    """The texts that are needed to rebuild the requests."""
+    rows = (row for request in _requests(trace) for row in request["segments"])
+    return list(dict.fromkeys(row[9] for row in rows if row[9]))
+
+
+def unpack(trace: Mapping[str, Any], texts: Mapping[str, str]) -> list[Receipt]:
+    """The requests again; one whose bytes are not those that were sent is an error."""
+    receipts: list[Receipt] = []
+    rows: list[list[Any]] = []
+    for number, request in enumerate(_requests(trace), 1):
+        rows = [*rows[: request["same"]], *request["segments"]]
+        segments, chunks, at = list[Segment](), list[bytes](), 0
+        for row in rows:
+            chunk = texts[row[9]].encode() if row[9] else b""
+            segments.append(Segment._make([*row[:9], at, at + len(chunk)]))
+            chunks.append(chunk)
+            at += len(chunk)
+        plain = {name: request[name] for name in PLAIN if name not in ("hash", "size")}
+        receipt = Receipt(tuple(segments), tuple(chunks), dropped=Dropped(**request["dropped"]), **plain)
+        if receipt.hash != request["hash"]:
+            raise MessageError(
+                f"request {number} has the hash {receipt.hash[:12]}, {request['hash'][:12]} was sent",
+                hint="the store was changed by something else than lamina: see lamina store verify",
+            )
+        receipts.append(receipt)
+    return receipts
+
+
+def _requests(trace: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    if trace.get("form") != FORM:
+        raise MessageError(f"no trace of a request is kept here: {shown(dict(trace))}", hint="the turn was not sent")
+    return trace["requests"]

@@ -1,0 +1,372 @@
+"""A turn from the question to the stored answer. There is one loop, and it is here.
+
+The question is committed before anything is sent, text before it is shown, a call before it runs, and the answer with
+its usage, receipt, injection state and jobs in one transaction. Whatever happens in between, the turn gets its end.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Any, Protocol
+
+from lamina.assembly.results import MAX_CHARS, tool_result
+from lamina.assembly.scrub import Scrub
+from lamina.assembly.trace import pack
+from lamina.assembly.wire import encode
+from lamina.engine.build import ContextBuilder, turn_mark
+from lamina.engine.compaction import KEPT, SessionRows, check_freed, fold, is_due, keep, last_to_fold
+from lamina.engine.running import Running
+from lamina.engine.state import DEGRADED, Runtime
+from lamina.engine.work import Limits, Work, ending, estimated, memory_texts, typed, usage
+from lamina.errors import (
+    BrokenStreamError,
+    CompactionError,
+    LaminaError,
+    LeaseError,
+    LimitError,
+    StoreError,
+)  # fmt: skip
+from lamina.layers.history import whole
+from lamina.layers.tools import ToolRegistry
+from lamina.ports import Ask, Complete, HistoryRows, Provider
+from lamina.records import FinalState, NewJob, Turn, TurnRecord
+from lamina.types import (
+    AnyMessage,
+    Began,
+    Context,
+    Ended,
+    Message,
+    Notice,
+    Text,
+    ToolCall,
+    ToolCallEvent,
+    ToolResult,
+    TurnEvent,
+    Usage,
+)  # fmt: skip
+
+BATCH = 0.05
+"""Seconds that text waits for more before it is stored and shown; the first of an answer does not wait."""
+LEASE = 60.0
+MOST_CHARACTERS = 4_000_000
+"""Of an answer; what goes on longer is broken."""
+
+
+class TurnRows(Protocol):
+    """The part of a store that a turn is written to."""
+
+    async def begin(
+        self, owner: str, session_id: str, message: AnyMessage, *, key: str = "", lease: float = LEASE, tokens: int = 0
+    ) -> TurnRecord: ...
+    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None: ...
+    async def add(
+        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE
+    ) -> Sequence[str]: ...
+    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE) -> None: ...
+    async def finish(
+        self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
+        usage: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
+        texts: Mapping[str, str] | None = None, injection: Mapping[str, Any] | None = None,
+        runtime: Mapping[str, Any] | None = None, jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
+    ) -> TurnRecord: ...  # fmt: skip
+    async def get(self, owner: str, turn_id: str) -> TurnRecord: ...
+
+
+class Engine:
+    """Runs turns: `start` returns as soon as the question is stored, `run` streams a turn's events."""
+
+    def __init__(
+        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: HistoryRows, *,
+        provider: Provider, limits: Limits | None = None,
+        jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None, compacts: bool = True, lease: float = LEASE,
+        hide: Callable[[str], str] = lambda text: text,
+    ) -> None:  # fmt: skip
+        self.builder, self.provider, self.limits = builder, provider, limits or Limits()
+        self._turns, self._sessions, self._history = turns, sessions, history
+        self._jobs, self._complete, self._compacts, self._lease, self._hide = jobs, complete, compacts, lease, hide
+        self._log = logging.getLogger("lamina.engine")
+        self._tasks: dict[str, tuple[Running, asyncio.Task[None]]] = {}
+        self._linked: dict[str, frozenset[str]] = {}
+        """Of each session the texts that its last request was made of: they need not be stored again."""
+
+    async def run(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> AsyncGenerator[TurnEvent]:
+        """A turn's events, from its beginning to its end. Closing this does not end the turn."""
+        running = await self.start(turn, key=key, ask=ask)
+        async with aclosing(running.events()) as events:
+            async for event in events:
+                yield event
+
+    async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> Running:
+        """Store the question; the turn runs on in a task of its own. The same key again is the same turn."""
+        content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
+        question = {"role": "user", "content": content}
+        record = await self._turns.begin(
+            turn.owner, turn.session.session_id, question, key=key, lease=self._lease,
+            tokens=self.builder.settings.count(turn.words),
+        )  # fmt: skip
+        if record.repeated:
+            return await self._again(record)
+        running = Running(record)
+        running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
+        work = Work(replace(turn, before=record.user_seq), record, running, ask, Runtime.of(turn.session.runtime))
+        task = asyncio.create_task(self._carry(work))
+        self._tasks[record.turn_id] = (running, task)
+        task.add_done_callback(lambda _: self._tasks.pop(record.turn_id, None))
+        return running
+
+    def running(self, turn_id: str) -> Running | None:
+        """A turn that runs in this process."""
+        found = self._tasks.get(turn_id)
+        return found[0] if found else None
+
+    async def close(self) -> None:
+        """End what still runs, as interrupted."""
+        held = list(self._tasks.values())
+        for running, _ in held:
+            running.cancel()
+        await asyncio.gather(*(task for _, task in held), return_exceptions=True)
+
+    async def _again(self, record: TurnRecord) -> Running:
+        """A turn that was begun before under the same key: joined where it runs here, else told as it is stored."""
+        known = self.running(record.turn_id)
+        if known:
+            return known
+        running = Running(record)
+        running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
+        rows = await self._history.messages(
+            record.owner, record.session_id, after=record.answer_seq - 1, before=record.answer_seq + 1
+        )
+        if rows and rows[0].text:
+            running.emit(Text(rows[0].text))
+        state: FinalState = "interrupted" if record.state == "streaming" else record.state
+        running.end(record, Ended(state, record.error or ("it runs elsewhere" if record.state == "streaming" else "")))
+        return running
+
+    async def _carry(self, work: Work) -> None:
+        """Whatever the loop ends with, the turn gets its end."""
+        loop = asyncio.create_task(self._loop(work))
+        work.running.work(loop)
+        helpers = [asyncio.create_task(each) for each in (self._store_texts(work), self._hold(work))]
+        for helper in helpers:  # a store that refuses ends the turn
+            helper.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else loop.cancel())
+        (problem,) = await asyncio.gather(loop, return_exceptions=True)
+        async with work.storing:  # what is being stored is stored, and then shown
+            for helper in helpers:
+                helper.cancel()
+        lost = await asyncio.gather(*helpers, return_exceptions=True)
+        trouble = next((one for one in lost if isinstance(one, Exception)), None)
+        (failed,) = await asyncio.gather(self._finish(work, trouble or problem), return_exceptions=True)
+        if isinstance(failed, BaseException):
+            self._log.error("[Engine] the end of turn %s could not be stored: %s", work.record.turn_id, failed)
+            words = failed if isinstance(failed, LaminaError) else StoreError(f"{type(failed).__name__}: {failed}")
+            work.running.end(work.record, Ended("failed", words.message, words.hint))
+
+    async def _loop(self, work: Work) -> None:
+        """The one loop: assemble, ask, and while the model calls tools, run them and ask again."""
+        async with asyncio.timeout(self.limits.seconds) as work.deadline:
+            turn = work.turn
+            work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
+            for _ in range(self.limits.steps):
+                context = await self._context(work)
+                calls = await self._answer(work, context)
+                if not calls:
+                    return
+                await self._use(work, calls)
+                spent = sum(usage.prompt + usage.completion for usage in work.usages)
+                if self.limits.tokens and spent > self.limits.tokens:
+                    raise LimitError(
+                        f"the turn has used {spent:,} of {self.limits.tokens:,} tokens", hint="LAMINA_TURN_TOKENS"
+                    )
+        raise LimitError(
+            f"the turn has reached its limit of {self.limits.steps} steps", hint="say `go on`, or LAMINA_STEPS"
+        )
+
+    async def _context(self, work: Work) -> Context:
+        """The next request, within the window: the history is folded when it is due."""
+        context = self._assembled(work)
+        if not self._compacts or work.chat is None or not is_due(context):
+            return context
+        try:
+            await self._compact(work, context)
+        except CompactionError as error:
+            if not work.warned and context.receipt.over_budget:
+                work.running.emit(Notice("compaction", str(error)))
+            work.warned = True
+            return context
+        return self._assembled(work)
+
+    def _assembled(self, work: Work) -> Context:
+        assert work.gathered is not None
+        assert work.chat is not None
+        context = self.builder.assemble(work.turn, work.gathered, work.chat, work.since)
+        return replace(context, receipt=encode(context, self.provider.grammar))
+
+    async def _compact(self, work: Work, context: Context) -> None:
+        """Fold, see that it frees enough, and only then keep it."""
+        assert work.chat is not None
+        settings, session = self.builder.settings, work.turn.session
+        upto = last_to_fold(work.chat.rows, KEPT * settings.budget, settings.count)
+        made = await fold(self._history, session, upto, budget=settings.budget, complete=self._complete)
+        trial = [*session.runtime.get("compactions", ()), asdict(made)]
+        after = replace(work.turn, session=replace(session, runtime={**session.runtime, "compactions": trial}))
+        chat = await self.builder.chat(after)
+        before, work.turn, work.chat = (work.turn, work.chat), after, chat
+        try:
+            check_freed(context, self._assembled(work))
+        except CompactionError:
+            work.turn, work.chat = before
+            raise
+        await keep(self._sessions, session, made)
+        if work.gathered and work.gathered.manager:
+            work.gathered.manager.note("compaction")
+        work.running.emit(Notice("compaction", f"messages {made.first}–{made.upto} were folded ({made.written_by})"))
+
+    async def _answer(self, work: Work, context: Context) -> list[ToolCallEvent]:
+        """One request: its texts go to whoever stores and shows them; its calls come back when it is over."""
+        work.receipts.append(context.receipt)
+        work.said, work.shown = "", 0
+        scrub = Scrub(turn_mark(work.turn), lambda tag: typed(work, tag))
+        calls: list[ToolCallEvent] = []
+        try:
+            async with aclosing(self.provider.stream(context, max_tokens=self.limits.answer)) as stream:
+                async for event in stream:
+                    self._first_heard(work)
+                    if isinstance(event, Text):
+                        self._say(work, scrub.feed(event.text))
+                    elif isinstance(event, ToolCallEvent):
+                        calls.append(self._own_id(work, event))
+                    elif isinstance(event, Usage):
+                        work.usages.append(event)
+                        work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
+                        work.running.emit(event)
+        finally:
+            self._say(work, scrub.close())
+        return calls
+
+    def _first_heard(self, work: Work) -> None:
+        """The send succeeded: now, and only now, the state of the injections moves (I7)."""
+        if not work.heard and work.gathered and work.gathered.manager and work.gathered.envelope:
+            work.gathered.manager.sent(work.gathered.envelope)
+        work.heard = True
+
+    def _say(self, work: Work, text: str) -> None:
+        work.said += text
+        if len(work.said) > MOST_CHARACTERS:
+            raise BrokenStreamError(f"the answer has more than {MOST_CHARACTERS:,} characters", retryable=False)
+        if len(work.said) > work.shown:
+            work.fresh.set()
+
+    def _own_id(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
+        """Ids that a provider gives twice in a turn are told apart."""
+        name = call.id
+        while name in work.known_ids:
+            name = f"{call.id}_{len(work.known_ids)}"
+        work.known_ids.add(name)
+        return replace(call, id=name)
+
+    async def _use(self, work: Work, calls: Sequence[ToolCallEvent]) -> None:
+        """The calls are stored before the first of them runs, and each result before it is shown."""
+        written: list[ToolCall] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+        asked: Message = {"role": "assistant", "content": work.said or None, "tool_calls": written}
+        async with work.storing:
+            await self._turns.add(*work.key, [asked], lease=self._lease)
+            work.show_rest()
+            work.said, work.shown = "", 0
+        work.since.append(asked)
+        for call in calls:
+            work.running.emit(call)
+            result = await self._result(work, call)
+            async with work.storing:
+                message: Message = {"role": "tool", "tool_call_id": call.id, "content": result[1]}
+                await self._turns.add(*work.key, [message], lease=self._lease)
+            work.since.append(message)
+            work.running.emit(result[0])
+
+    async def _result(self, work: Work, call: ToolCallEvent) -> tuple[ToolResult, str]:
+        """Run a call; what it said, and the same as the model gets it: fenced, cut, without secrets."""
+        tools, began = self.builder.tools(work.turn) or ToolRegistry(), time.monotonic()
+        outcome = await tools.call(call, ask=self._asking(work))
+        text = self._hide(whole(outcome.text))
+        known = {tool.name: tool for tool in tools}.get(call.name)
+        limit, advice = (known.max_chars, known.too_long) if known else (MAX_CHARS, "")
+        mark, more = turn_mark(work.turn), {"advice": advice} if advice else {}
+        content = tool_result(text, tool=call.name, max_chars=limit, mark=mark, **more)
+        if known and outcome.state in ("done", "failed"):
+            was = call.name in work.runtime.degraded
+            work.runtime = work.runtime.tried(call.name, failed=outcome.state == "failed")
+            if call.name in work.runtime.degraded and not was:  # said here, so that nothing before it moves
+                content += "\n" + work.runtime.hint(call.name, self.builder.settings.lang, mark)
+                work.running.emit(Notice("degraded", f"{call.name} failed {DEGRADED} times in a row"))
+        return ToolResult(call.id, call.name, text, outcome.state, time.monotonic() - began), content
+
+    def _asking(self, work: Work) -> Ask | None:
+        """Who is asked for a yes; the turn's time stands still meanwhile."""
+        ask = work.ask
+        if ask is None:
+            return None
+
+        async def asked(call: ToolCallEvent, decision: Decision) -> bool:
+            clock, deadline = asyncio.get_running_loop().time, work.deadline
+            due, began = deadline.when() if deadline else None, clock()
+            if deadline:
+                deadline.reschedule(None)
+            try:
+                return await ask(call, decision)
+            finally:
+                if deadline and due is not None:
+                    deadline.reschedule(due + clock() - began)
+
+        return asked
+
+    async def _store_texts(self, work: Work) -> None:
+        """Text is stored, then shown, in batches; the first of an answer at once."""
+        while True:
+            await work.fresh.wait()
+            work.fresh.clear()
+            async with work.storing:
+                text = work.said[work.shown :]
+                if text:
+                    await self._turns.chunk(*work.key, work.chunks, text, lease=self._lease)
+                    work.chunks, work.shown = work.chunks + 1, work.shown + len(text)
+                    work.running.emit(Text(text))
+            await asyncio.sleep(BATCH)
+
+    async def _hold(self, work: Work) -> None:
+        """Nobody takes a turn that is being answered for abandoned."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            await self._turns.renew(*work.key, lease=self._lease)
+
+    async def _finish(self, work: Work, problem: BaseException | None) -> None:
+        state, error, hint = ending(work, problem, self.limits)
+        if isinstance(problem, Exception) and not isinstance(problem, LaminaError | TimeoutError):
+            self._log.error("[Engine] turn %s ended by a bug", work.record.turn_id, exc_info=problem)
+        if isinstance(problem, LimitError | TimeoutError):
+            work.running.emit(Notice("limit", error))
+        if isinstance(problem, LeaseError):  # somebody else has ended it: what is stored counts
+            record = await self._turns.get(*work.key)
+            final: FinalState = "interrupted" if record.state == "streaming" else record.state
+            return work.running.end(record, Ended(final, record.error or error, hint))
+        trace, texts = pack(work.receipts)
+        texts |= memory_texts(work)
+        session_id = work.record.session_id
+        known = self._linked.pop(session_id, frozenset())
+        self._linked[session_id] = frozenset(texts)
+        while len(self._linked) > 1_000:
+            self._linked.pop(next(iter(self._linked)))
+        manager = work.gathered.manager if work.gathered else None
+        record = await self._turns.finish(
+            *work.key, state=state, answer={"role": "assistant", "content": work.said}, usage=usage(work),
+            receipt=trace if work.receipts else {},
+            texts={name: text for name, text in texts.items() if name not in known},
+            injection=manager.state.to_dict() if manager and work.heard else None, runtime=work.runtime.to_dict(),
+            jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
+        )  # fmt: skip
+        work.show_rest()
+        return work.running.end(record, Ended(state, error, hint))

@@ -1,0 +1,119 @@
+"""What is known of a turn while it runs, and what it comes to: its limits, its state, its usage and how it ends."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.engine.build import Gathered
+from lamina.engine.running import Running
+from lamina.engine.state import Runtime
+from lamina.errors import BrokenStreamError, LaminaError, LimitError, ProviderError, StalledError
+from lamina.layers.history import Chat
+from lamina.ports import Ask
+from lamina.records import FinalState, Turn, TurnRecord
+from lamina.types import Context, Message, Receipt, Text, Usage, text_hash
+
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a turn may go; over a limit it ends with a notice, and stays valid."""
+
+    steps: int = 50
+    """Requests to the model."""
+    seconds: float = 600.0
+    """Without the time that somebody is asked for a yes."""
+    tokens: int = 0
+    """Of all requests and answers together, as the provider counts them; 0 for no limit."""
+    answer: int | None = None
+    """Of one answer, told to the provider."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What is known of a turn while it runs."""
+
+    turn: Turn
+    record: TurnRecord
+    running: Running
+    ask: Ask | None
+    runtime: Runtime
+    gathered: Gathered | None = None
+    chat: Chat | None = None
+    since: list[Message] = field(default_factory=list[Message])
+    receipts: list[Receipt] = field(default_factory=list[Receipt])
+    usages: list[Usage] = field(default_factory=list[Usage])
+    said: str = ""
+    """The text of this step."""
+    shown: int = 0
+    """How much of it is stored and shown."""
+    chunks: int = 0
+    heard: bool = False
+    """Something came from the provider: the send succeeded."""
+    warned: bool = False
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deadline: asyncio.Timeout | None = None
+    known_ids: set[str] = field(default_factory=set[str])
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.record.owner, self.record.turn_id
+
+    def show_rest(self) -> None:
+        """What was just stored with the step is shown."""
+        if len(self.said) > self.shown:
+            self.running.emit(Text(self.said[self.shown :]))
+        self.shown = len(self.said)
+
+
+def ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[FinalState, str, str]:
+    """How a turn ends: interrupted when something of the answer came or might have come, failed when nothing could."""
+    if problem is None:
+        return "complete", "", ""
+    if isinstance(problem, asyncio.CancelledError):
+        return "interrupted", CANCELLED, ""
+    if isinstance(problem, TimeoutError):
+        return "interrupted", f"the turn took longer than {limits.seconds:g} seconds", "LAMINA_TURN_SECONDS"
+    came = bool(work.said or work.since)
+    if isinstance(problem, LimitError | StalledError | BrokenStreamError) or (
+        came and isinstance(problem, ProviderError)
+    ):
+        return "interrupted", problem.message, problem.hint
+    if isinstance(problem, LaminaError):
+        return "failed", problem.message, problem.hint
+    return "failed", f"{type(problem).__name__}: {problem}", "this is a bug in lamina: please report it"
+
+
+def usage(work: Work) -> dict[str, Any]:
+    """Sums for people who pay, and each request for those who look closer."""
+    if not work.usages:
+        return {}
+    prompt, cached, completion = (sum(column) for column in zip(*map(_counts, work.usages), strict=True))
+    each = [list(_counts(usage)) for usage in work.usages]
+    return {"prompt": prompt, "cached": cached, "completion": completion, "requests": each}
+
+
+def _counts(usage: Usage) -> tuple[int, int, int]:
+    return usage.prompt, usage.cached, usage.completion
+
+
+def estimated(work: Work, context: Context) -> int:
+    """What our own counter said of a request, without what was learnt since."""
+    began = Runtime.of(work.turn.session.runtime)
+    return max(1, round(context.receipt.tokens / began.calibration.factor))
+
+
+def typed(work: Work, tag: str) -> bool:
+    """Did the user write this tag himself, now or before?"""
+    rows = work.chat.rows if work.chat else ()
+    return tag in work.turn.words or any(row.role == "user" and tag in row.text for row in rows)
+
+
+def memory_texts(work: Work) -> dict[str, str]:
+    """The texts that memory gave, by the hash that the receipt names: what is learnt must not be an echo of them."""
+    layers = work.gathered.layers if work.gathered else ()
+    given = [text for layer in layers if layer.trust == "outside" for text in (layer.text, layer.short, layer.title)]
+    named = {segment.hash for receipt in work.receipts[:1] for segment in receipt.segments}
+    return {name: text for text in given if text and (name := text_hash(text)) in named}
