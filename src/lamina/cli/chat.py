@@ -16,7 +16,7 @@ import typer
 from lamina.app.app import App
 from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey
 from lamina.cli.chat_view import TurnView
-from lamina.cli.common import SHORT, Say, argument, option, run
+from lamina.cli.common import SHORT, Say, option, run
 from lamina.cli.screen import Screen
 from lamina.cli.talk import begin, interrupts, plain_turn, refuser, take_up, talk_settings, tell_end, tell_error
 from lamina.cli.texts import visible
@@ -25,7 +25,6 @@ from lamina.records import Session
 from lamina.settings import Settings, state_folder
 
 MAX_LINE = 4 * 1024 * 1024
-__all__ = ["add_chat", "argument"]
 
 
 def add_chat(app: typer.Typer, say: Say) -> None:
@@ -86,7 +85,7 @@ async def _hello(desk: Desk) -> None:
     from rich.text import Text
 
     provider = desk.app.provider
-    line = Text("lamina", style="bold cyan").append(f" · {visible(provider.model)} ({provider.name})", style="dim")
+    line = Text().append("lamina", style="bold cyan").append(f" · {visible(provider.model)} ({provider.name})", style="dim")
     line.append(f" · {visible(desk.app.settings.workspace)}", style="dim")
     desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"), Text(""))
     if desk.session:

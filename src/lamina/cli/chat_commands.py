@@ -103,15 +103,15 @@ class Desk:
         self.last = None
         title = one_line(self.session.title) or self.say["untitled"]
         self.screen.print(
-            Text("↻ ", style="cyan").append(visible(title), style="bold").append(
+            Text().append("↻ ", style="cyan").append(visible(title), style="bold").append(
                 f"  {self.session.session_id[:SHORT]} · {day(self.session.updated)} · "
-                + self.say["chat.count"].format(count=self.session.last_seq), style="not bold dim"),
+                + self.say["chat.count"].format(count=self.session.last_seq), style="dim"),
             Text(""),
         )  # fmt: skip
         for row in rows:
             text = row.text if len(row.text) <= RECAP else f"…{row.text[-RECAP:]}"
             if row.role == "user":
-                self.screen.print(Text("› ", style="dim cyan").append(visible(one_line(text, 300)), style="dim"))
+                self.screen.print(Text().append("› ", style="dim cyan").append(visible(one_line(text, 300)), style="dim"))
             elif text.strip():
                 self.screen.print(Text(""), Padding(Answer(text), (0, 0, 0, 2)), Text(""))
 
@@ -160,7 +160,8 @@ async def _mode(desk: Desk, words: str) -> None:
         if desk.session:
             desk.session = await desk.app.store.sessions.update(desk.owner, desk.session.session_id, mode=words)
     lines = [
-        Text("● " if name == desk.mode else "○ ", style="cyan" if name == desk.mode else "dim")
+        Text()
+        .append("● " if name == desk.mode else "○ ", style="cyan" if name == desk.mode else "dim")
         .append(f"{name:<6}", style="bold" if name == desk.mode else "")
         .append(f" {desk.say[f'mode.{name}']}", style="dim")
         for name in MODES

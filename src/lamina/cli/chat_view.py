@@ -100,16 +100,16 @@ def call_line(name: str, arguments: str, most: int = 70) -> Text:
         words = next(iter(values.values())) if len(values) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
     else:
         words = arguments
-    line = Text(visible(name), style="bold")
-    return line.append(f"  {visible(one_line(words, most))}", style="not bold dim") if words.strip() else line
+    line = Text().append(visible(name), style="bold")
+    return line.append(f"  {visible(one_line(words, most))}", style="dim") if words.strip() else line
 
 
 def result_lines(say: Say, call: ToolCallEvent, result: ToolResult, *, full: bool, width: int) -> Group:
     """A call that has ended: one line, and below it what came back, folded unless everything is asked for."""
     mark, colour = MARKS[result.state]
-    head = Text(f"{mark} ", style=colour).append_text(call_line(call.name, call.arguments))
+    head = Text().append(f"{mark} ", style=colour).append_text(call_line(call.name, call.arguments))
     word = "" if result.state == "done" else f"{say[f'chat.{result.state}']} · "
-    head.append(f" · {word}{say['chat.seconds'].format(seconds=result.seconds)}", style="dim not bold")
+    head.append(f" · {word}{say['chat.seconds'].format(seconds=result.seconds)}", style="dim")
     rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if result.text.strip() else []
     shown = rows if full else [one_line(row.replace("\t", "    "), max(10, width - 8)) for row in rows[:FOLDED]]
     lines = [Text(f"│ {row}", style="dim") for row in shown]
@@ -208,14 +208,14 @@ class TurnView:
         frame = SPINNER[int(now / FRAME) % len(SPINNER)]
         waiting = [call for call, result in self.seen.calls if result is None]
         if waiting:
-            lines = [Text(f"{frame} ", style="cyan").append_text(call_line(c.name, c.arguments)) for c in waiting]
+            lines = [Text().append(f"{frame} ", style="cyan").append_text(call_line(c.name, c.arguments)) for c in waiting]
             since = self._say["chat.whole_seconds"].format(seconds=int(now - self._last))
-            lines[-1].append(f" · {since}", style="dim not bold")
+            lines[-1].append(f" · {since}", style="dim")
             return [Padding(line, (0, 0, 0, 2)) for line in lines]
         if self._text.strip() and now - self._last < PAUSE:
             return []
         word = self._say["chat.stopping" if self.stopped else "chat.thinking"]
-        line = Text(f"{frame} ", style="cyan").append(f"{word} ", style="dim")
+        line = Text().append(f"{frame} ", style="cyan").append(f"{word} ", style="dim")
         line.append(self._say["chat.whole_seconds"].format(seconds=int(now - self._start)), style="dim")
         if now - self._start > 4 and not self.stopped:
             line.append(f" · {self._say['chat.ctrl_c']}", style="dim")
@@ -268,7 +268,7 @@ def ending(say: Say, event: Ended, stopped: bool) -> Text:
 def question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
     """What will run, to the last character: who says yes says it to this."""
     shows = decision.shows or f"{call.name} {call.arguments}"
-    head = Text("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
+    head = Text().append("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
     lines = [Padding(Text(f"│ {line}", style="yellow"), (0, 0, 0, 4)) for line in visible(shows).split("\n")]
     why = [Padding(Text(visible(decision.reason), style="dim"), (0, 0, 0, 4))] if decision.reason else []
     return Group(Padding(head, (0, 0, 0, 2)), *lines, *why)

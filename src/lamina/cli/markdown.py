@@ -113,10 +113,15 @@ class Answer:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         try:
-            segments = list(console.render(_Safe(self.text), options))
+            lines = console.render_lines(_Safe(self.text), options, pad=False)
         except Exception:  # a form that the renderer does not know must not cost the answer
-            segments = list(console.render(Text(self.text), options))
-        yield from harmless(segments)
+            lines = console.render_lines(Text(self.text), options, pad=False)
+        blank = [not "".join(segment.text for segment in line).strip() for line in lines]
+        if not all(blank):  # what surrounds it decides how far it stands apart
+            lines = lines[blank.index(False) : len(lines) - blank[::-1].index(False)]
+        for line in lines:
+            yield from harmless(line)
+            yield Segment.line()
 
 
 def harmless(segments: Sequence[Segment]) -> Iterator[Segment]:

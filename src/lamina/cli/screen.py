@@ -85,4 +85,3 @@ class Screen:
 def _trimmed(line: str) -> str:
     """Without blanks at the end, which only make copied text ugly."""
     return line if line.endswith("m") else line.rstrip(" ")
-

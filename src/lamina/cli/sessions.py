@@ -144,7 +144,11 @@ def _shower(say: Say) -> Any:
         if as_json:
             show_json({"session": session, "messages": messages})
             return
-        page(table(say, ("id", "when", "messages", "scenario", "title"), [session_row(say, session)], right=("messages",)))
+        page(
+            table(
+                say, ("id", "when", "messages", "scenario", "title"), [session_row(say, session)], right=("messages",)
+            )
+        )
         _show_messages(say, messages, full)
 
     return show

@@ -24,7 +24,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "也询问外部服务：会发送一个极小的请求。",
     ),
     "arg.question": ("The question; the standard input stands below it.", "问题；标准输入的内容附在其后。"),
-    "arg.turn": ("A turn: its id, at least 4 characters of it, or `last`.", "轮次：标识、其开头至少 4 个字符，或 `last`。"),
+    "arg.turn": (
+        "A turn: its id, at least 4 characters of it, or `last`.",
+        "轮次：标识、其开头至少 4 个字符，或 `last`。",
+    ),
     # what the commands are
     "chat.help": ("Talk with the model in the terminal.", "在终端中与模型对话。"),
     "chat.examples": (
@@ -49,8 +52,8 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         '  git diff | lamina ask "Write a commit message"\n\n'
         '  lamina ask "And in one sentence?" --session last\n\n'
         '  lamina ask "Hello" --json | jq -r .answer\n\n'
-        "Where nobody can be asked, tools that need a yes are refused. The exit code is 0 for a complete answer, 1 for one "
-        "that failed or was interrupted, 2 for bad input, 130 after Ctrl-C.",
+        "Where nobody can be asked, tools that need a yes are refused. The exit code is 0 for a complete answer, 1 for "
+        "one that failed or was interrupted, 2 for bad input, 130 after Ctrl-C.",
         "示例：\n\n"
         '  lamina ask "什么是提示缓存？"\n\n'
         '  git diff | lamina ask "写一条提交说明"\n\n'
@@ -89,6 +92,7 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "示例：\n\n  lamina doctor\n\n  lamina doctor --online --json\n\n没有 ✗ 时退出码为 0。",
     ),
     # columns
+    "state.complete": ("complete", "完成"),
     "col.answer": ("answer", "回答"),
     "col.usage": ("usage", "用量"),
     "col.requests": ("requests", "请求"),
@@ -130,7 +134,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "chat.no_turn": ("nothing was said in this session yet", "此会话还没有任何对话"),
     "chat.no_turn.next": ("say something first", "请先说点什么"),
     "chat.which": ("which session?", "哪个会话？"),
-    "chat.which.next": ("/resume ID, /resume last, or Tab behind /resume", "/resume 标识、/resume last，或在其后按 Tab"),
+    "chat.which.next": (
+        "/resume ID, /resume last, or Tab behind /resume",
+        "/resume 标识、/resume last，或在其后按 Tab",
+    ),
     "chat.no_skills": (
         "there are no skills yet; lamina skills import brings some",
         "还没有技能；用 lamina skills import 导入",
@@ -161,7 +168,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "Alt-Enter 或 Ctrl-J  换行     Ctrl-C  中断并保留回答；输入时清空\n"
         "↑ ↓  之前的消息               Tab     补全          Ctrl-D  离开",
     ),
-    "mode.agent": ("works with files and commands; asks before what is dangerous", "可使用文件与命令；危险操作前会询问"),
+    "mode.agent": (
+        "works with files and commands; asks before what is dangerous",
+        "可使用文件与命令；危险操作前会询问",
+    ),
     "mode.plan": ("looks and plans, changes nothing", "查看并规划，不做更改"),
     "mode.ask": ("only talks", "仅对话"),
     "slash.new": ("begin a new session", "开始新会话"),

@@ -135,7 +135,9 @@ def _show_difference(say: Say, a: Receipt, b: Receipt, found: Difference) -> Non
     where = say[word].format(byte=found.byte, layer=visible(found.layer), source=visible(found.source))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("layer", "before", "after", "change"):
-        table.add_column(say[f"diff.{name}" if name != "layer" else "layer"], justify="left" if name == "layer" else "right")
+        table.add_column(
+            say[f"diff.{name}" if name != "layer" else "layer"], justify="left" if name == "layer" else "right"
+        )
     for layer, (old, new) in _layers(a, b).items():
         change = Line(f"{new - old:+,}" if new != old else "·", style="yellow" if new != old else "dim")
         table.add_row(Line(layer, style=COLOURS.get(layer, "white")), f"{old:,}", f"{new:,}", change)
