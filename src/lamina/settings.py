@@ -23,9 +23,14 @@ MAX_LINE = 1_000
 MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram")
 ENVIRONMENT_ONLY = {
+    "api_key": "no key lies in a repository",
     "approvals": "no folder approves itself",
+    "base_url": "no folder sends your words elsewhere",
     "embedder": "no folder sends your words elsewhere",
     "embedder_key": "no key lies in a repository",
+    "mcp": "no folder starts programs",
+    "provider": "no folder sends your words elsewhere",
+    "script": "no folder speaks for a model",
     "store": "no folder opens another's store",
     "user": "no folder says who you are",
 }
@@ -44,6 +49,33 @@ class Settings:
     counter: str = "cjk"
     model: str = ""
     """Which model answers. Another one is told everything anew."""
+    provider: str = ""
+    """`local` (the embedded model), `openai` (any compatible server), `anthropic` or `scripted`; empty for none."""
+    base_url: str = ""
+    """Where the provider answers; empty is its own address."""
+    api_key: str = field(default="", repr=False)
+    """Only from the environment, and never shown."""
+    script: str = ""
+    """The file that the scripted provider plays."""
+    window: int = 0
+    """How many tokens the model takes; 0 asks the provider, where it knows."""
+    max_tokens: int = 0
+    """How long one answer may be; 0 leaves it to the provider."""
+    steps: int = 50
+    """Requests of one turn, each tool call leading to another."""
+    turn_seconds: int = 600
+    turn_tokens: int = 0
+    """Of all requests and answers of a turn; 0 for no limit."""
+    compaction: bool = True
+    """Older messages are folded into a summary when the window is four fifths full."""
+    learn: Literal["auto", "model", "rules"] = "auto"
+    """Who finds facts and writes summaries: the model or rules; `auto` is the model unless it is the embedded one."""
+    tools: bool = False
+    """Offers the tools that ship, in the modes `agent` and `plan`; `lamina chat` switches it on."""
+    mcp: str = ""
+    """A file of MCP servers, in the common form `{"mcpServers": …}`."""
+    mode: Literal["agent", "plan", "ask"] = "ask"
+    """Of new sessions."""
     grammar: Grammar = "openai"
     lang: str = ""
     """What people read: `en` or `zh`; empty follows the locale."""
@@ -141,6 +173,9 @@ def _fill_places(values: dict[str, Any], environ: Mapping[str, str]) -> None:
         home = home if os.path.isabs(home) else os.path.expanduser("~")
         data = data if os.path.isabs(data) else os.path.join(home, ".local", "share")
         values["store"] = os.path.join(data, "lamina", "lamina.db")
+    home_key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(values.get("provider", ""), "")
+    if not values.get("api_key") and not values.get("base_url"):  # a key goes to whom it is for, and nowhere else
+        values["api_key"] = environ.get(home_key, "")
     values["user"] = values.get("user") or environ.get("USER") or environ.get("LOGNAME") or "me"
 
 
@@ -303,6 +338,12 @@ def _shares(value: object, where: str) -> dict[str, Share]:
     return shares
 
 
+def _address(value: object, where: str) -> str:
+    if value == "" or (isinstance(value, str) and value.startswith(("http://", "https://"))):
+        return str(value)
+    raise SettingsError(f"{where} cannot be {shown(value)}", hint="an address, such as http://host:port/v1")
+
+
 def _embedder(value: object, where: str) -> str:
     if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
@@ -323,6 +364,20 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "budget": _number(0),
     "counter": _text,
     "model": _text,
+    "provider": _one_of("", "local", "openai", "anthropic", "scripted"),
+    "base_url": _address,
+    "api_key": _text,
+    "script": _text,
+    "window": _number(0),
+    "max_tokens": _number(0),
+    "steps": _number(1),
+    "turn_seconds": _number(1),
+    "turn_tokens": _number(0),
+    "compaction": _switch,
+    "learn": _one_of("auto", "model", "rules"),
+    "tools": _switch,
+    "mcp": _text,
+    "mode": _one_of("agent", "plan", "ask"),
     "grammar": _one_of(*get_args(Grammar)),
     "lang": _one_of("", "en", "zh"),
     "prompt_lang": _one_of(*get_args(Lang)),

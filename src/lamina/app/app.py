@@ -1,15 +1,22 @@
-"""One object that has everything a chat needs, built once from settings: store, memory, sources, builder, worker."""
+"""One object that has everything a chat needs, built once from settings: store, memory, sources, builder, engine."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
+from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.worker import Worker, end_job, jobs_of_turn
+from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
+from lamina.engine.compaction import Compacted
+from lamina.engine.run import Engine
+from lamina.engine.running import Running
+from lamina.engine.work import Limits
 from lamina.errors import LayerError, OwnerError, SettingsError, StoreError, shown
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles
@@ -24,14 +31,16 @@ from lamina.layers.sources import (
     SummarySource,
 )
 from lamina.layers.tools import ToolRegistry
-from lamina.ports import Complete, Embedder, Finder
+from lamina.ports import Ask, Complete, Embedder, Finder, Provider
 from lamina.records import Session, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
-from lamina.types import Context, Layer, Trust
+from lamina.types import Context, Layer, Trust, TurnEvent
 
 OFF = "switched off by the setting `memory`"
 Clock = Callable[[], float]
+LEASE, SHARED_LEASE = 60.0, 4.0
+"""Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
 def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Finder:
@@ -87,9 +96,10 @@ class App:
 
     def __init__(
         self, store: Store, settings: Settings, *, embedder: Embedder | None = None, complete: Complete | None = None,
-        tools: ToolRegistry | None = None, clock: Clock = time.time,
+        tools: ToolRegistry | None = None, provider: Provider | None = None, clock: Clock = time.time,
     ) -> None:  # fmt: skip
         self.store, self.settings = store, settings
+        self._provider, self._engine = provider, None
         self.recall = _finder(store, settings, embedder)
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
@@ -108,18 +118,20 @@ class App:
         )  # fmt: skip
         prompts = self._prompts if settings.workspace else None
         self.builder = ContextBuilder(sources, store.history, settings=build, prompts=prompts, tools=tools)
+        self._fit_window()
         self.worker = Worker(store, self.memory, learns=settings.memory)
 
     @staticmethod
     @asynccontextmanager
     async def open(
         store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
-        complete: Complete | None = None, tools: ToolRegistry | None = None, clock: Clock = time.time,
-        work: bool = True,
+        complete: Complete | None = None, tools: ToolRegistry | None = None, provider: Provider | None = None,
+        clock: Clock = time.time, work: bool = True,
     ) -> "AsyncGenerator[App, None]":  # fmt: skip
         """Open the store that is named here or in the settings, and build everything on it.
 
-        Without an `embedder` the one of the settings is taken. `work` runs the background jobs in this process.
+        Without an `embedder` or a `provider` those of the settings are taken. `work` runs the background jobs in this
+        process. At the end what still runs is interrupted, and kept.
         """
         settings = load_settings() if settings is None else settings
         where = str(store) or settings.store
@@ -132,7 +144,9 @@ class App:
             await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
             if opened.alone:
                 await opened.jobs.release()
-            app = App(opened, settings, embedder=embedder, complete=complete, tools=tools, clock=clock)
+            app = App(
+                opened, settings, embedder=embedder, complete=complete, tools=tools, provider=provider, clock=clock
+            )
             if work:
                 await app.recall.warm()  # better now than while somebody waits for an answer
             stop = asyncio.Event()
@@ -140,14 +154,86 @@ class App:
             try:
                 yield app
             finally:
+                await app.close()
                 stop.set()
                 if worker:
                     await worker
+                if app.has_provider:
+                    await app.provider.close()
+
+    @property
+    def has_provider(self) -> bool:
+        return self._provider is not None
+
+    @property
+    def provider(self) -> Provider:
+        """Who answers: the one given, that of the settings, or the embedded model; made when it is first asked for."""
+        if self._provider is None:
+            self._provider = provider_of(self.settings)
+            self._fit_window()
+        return self._provider
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            settings, store, provider = self.settings, self.store, self.provider
+            limits = Limits(settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None)
+            self._engine = Engine(
+                self.builder, store.turns, store.sessions, store.history, provider=provider, limits=limits,
+                jobs=jobs_of_turn, complete=self._model, compacts=settings.compaction,
+                lease=LEASE if store.alone else SHARED_LEASE, hide=self._hide,
+            )  # fmt: skip
+        return self._engine
+
+    async def start(
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
+        ask: Ask | None = None, **options: Any,
+    ) -> Running:  # fmt: skip
+        """Say something in a session. Returns as soon as that is stored; the turn runs on, whoever reads it."""
+        return await self.engine.start(await self.turn(owner, session_id, user, **options), key=key, ask=ask)
+
+    async def run(
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
+        ask: Ask | None = None, **options: Any,
+    ) -> AsyncGenerator[TurnEvent]:  # fmt: skip
+        """Say something in a session and read what comes. Leaving does not end the turn."""
+        running = await self.start(owner, session_id, user, key=key, ask=ask, **options)
+        async with aclosing(running.events()) as events:
+            async for event in events:
+                yield event
+
+    async def compact(self, owner: str, session_id: str) -> Compacted:
+        """Fold all but the newest turn of a session into a summary; what would free too little is an error."""
+        return await self.engine.compact(await self.turn(owner, session_id, "…"))
+
+    async def close(self) -> None:
+        """End what still runs, as interrupted."""
+        if self._engine:
+            await self._engine.close()
+
+    @property
+    def _model(self) -> Complete | None:
+        """Who finds facts and writes summaries; None leaves it to rules."""
+        learn, name = self.settings.learn, self.settings.provider
+        by_model = learn == "model" or (learn == "auto" and name in ("openai", "anthropic"))
+        if self._complete or not by_model:
+            return self._complete
+        return completing(self.provider, self.builder.settings.count)
+
+    def _fit_window(self) -> None:
+        room = room_in(self.settings, window_of(self.settings, self._provider))
+        self.builder.settings = replace(self.builder.settings, budget=room)
+
+    def _hide(self, text: str) -> str:
+        """Our own keys are in no tool's output."""
+        for secret in (self.settings.api_key, self.settings.embedder_key):
+            text = text.replace(secret, "…") if secret else text
+        return text
 
     def memory(self, owner: str) -> MemoryService:
         """The memory of one owner."""
         _check_principal(owner)
-        return MemoryService(self.store, self.recall, owner, complete=self._complete, clock=self._clock)
+        return MemoryService(self.store, self.recall, owner, complete=self._model, clock=self._clock)
 
     def source(
         self, name: str, *, layer: str = "context", trust: Trust = "operator", optional: bool = False
@@ -165,7 +251,11 @@ class App:
     async def new_session(self, owner: str, **options: Any) -> Session:
         """A new session: nothing of older ones but what memory and profile know (C6)."""
         _check_principal(owner)
-        defaults: dict[str, Any] = {"scenario": self.settings.scenario, "app": self.settings.host}
+        defaults: dict[str, Any] = {
+            "scenario": self.settings.scenario,
+            "app": self.settings.host,
+            "mode": self.settings.mode,
+        }
         return await self.store.sessions.new(owner, **{**defaults, **options})
 
     async def resume_session(self, owner: str, session_id: str) -> Session:
@@ -203,13 +293,11 @@ class App:
         turn = await self.store.turns.begin(owner, session_id, {"role": "user", "content": content}, key=key)
         if turn.repeated:
             return turn
+        trace, texts = pack([context.receipt]) if context else ({}, {})
         return await self.store.turns.finish(
-            owner,
-            turn.turn_id,
-            answer={"role": "assistant", "content": answer},
-            receipt=context.receipt.to_dict() if context else None,
+            owner, turn.turn_id, answer={"role": "assistant", "content": answer}, receipt=trace, texts=texts,
             jobs=jobs_of_turn(turn),
-        )
+        )  # fmt: skip
 
     async def context(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any

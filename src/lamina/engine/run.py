@@ -17,9 +17,9 @@ from lamina.assembly.scrub import Scrub
 from lamina.assembly.trace import pack
 from lamina.assembly.wire import encode
 from lamina.engine.build import ContextBuilder, turn_mark
-from lamina.engine.compaction import KEPT, SessionRows, check_freed, fold, is_due, keep, last_to_fold
+from lamina.engine.compaction import KEPT, Compacted, SessionRows, check_freed, fold, is_due, keep, last_to_fold
 from lamina.engine.running import Running
-from lamina.engine.state import DEGRADED, Runtime
+from lamina.engine.state import DEGRADED, Compaction, Runtime
 from lamina.engine.work import Limits, Work, ending, estimated, memory_texts, typed, usage
 from lamina.errors import (
     BrokenStreamError,
@@ -37,6 +37,7 @@ from lamina.types import (
     AnyMessage,
     Began,
     Context,
+    Decision,
     Ended,
     Message,
     Notice,
@@ -81,7 +82,8 @@ class Engine:
     def __init__(
         self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: HistoryRows, *,
         provider: Provider, limits: Limits | None = None,
-        jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None, compacts: bool = True, lease: float = LEASE,
+        jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None,
+        compacts: bool = True, lease: float = LEASE,
         hide: Callable[[str], str] = lambda text: text,
     ) -> None:  # fmt: skip
         self.builder, self.provider, self.limits = builder, provider, limits or Limits()
@@ -204,11 +206,11 @@ class Engine:
         context = self.builder.assemble(work.turn, work.gathered, work.chat, work.since)
         return replace(context, receipt=encode(context, self.provider.grammar))
 
-    async def _compact(self, work: Work, context: Context) -> None:
+    async def _compact(self, work: Work, context: Context, room: float = KEPT) -> Compaction:
         """Fold, see that it frees enough, and only then keep it."""
         assert work.chat is not None
         settings, session = self.builder.settings, work.turn.session
-        upto = last_to_fold(work.chat.rows, KEPT * settings.budget, settings.count)
+        upto = last_to_fold(work.chat.rows, room * settings.budget, settings.count)
         made = await fold(self._history, session, upto, budget=settings.budget, complete=self._complete)
         trial = [*session.runtime.get("compactions", ()), asdict(made)]
         after = replace(work.turn, session=replace(session, runtime={**session.runtime, "compactions": trial}))
@@ -223,6 +225,22 @@ class Engine:
         if work.gathered and work.gathered.manager:
             work.gathered.manager.note("compaction")
         work.running.emit(Notice("compaction", f"messages {made.first}–{made.upto} were folded ({made.written_by})"))
+        return made
+
+    async def compact(self, turn: Turn) -> Compacted:
+        """Fold a session now, all but its newest turn. The words of the turn only stand for those that will come."""
+        running = Running(
+            TurnRecord(
+                turn.owner, "", turn.session.session_id, "", "streaming", "", 0, "", 0, {}, {}, "", 0.0, None, 0.0
+            )
+        )
+        work = Work(turn, running.turn, running, None, Runtime.of(turn.session.runtime))
+        work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
+        before = self._assembled(work)
+        made = await self._compact(work, before, room=0)
+        after = self._assembled(work)
+        whole_before = before.receipt.tokens + before.receipt.dropped.tokens
+        return Compacted(whole_before, after.receipt.tokens, made.upto, made.text, made.written_by)
 
     async def _answer(self, work: Work, context: Context) -> list[ToolCallEvent]:
         """One request: its texts go to whoever stores and shows them; its calls come back when it is over."""
