@@ -92,10 +92,15 @@ class Terminal:
         return self.text
 
     def say(self, text: str, seen: str | Callable[[str], bool]) -> str:
-        """Type, press Enter, wait."""
+        """Type when it is time, press Enter, wait."""
+        self.ready()
         self.send(text)
         self.send(ENTER)
         return self.wait(seen)
+
+    def ready(self) -> str:
+        """Wait until it waits for people: the line of figures stands below the prompt."""
+        return self.wait(lambda text: text.split("\n")[-1].endswith("· /help"))
 
     def end(self, patience: float = PATIENCE) -> int:
         """Read to the end; the exit code."""

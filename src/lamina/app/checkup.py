@@ -29,6 +29,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "mcp": ("mcp",),
 }
 """What each extra brings, by the names under which it is imported."""
+AT_HOME = ("local", "scripted")
+"""Providers that nobody has to be online for."""
 ANSWER_SECONDS = 120.0
 BIGGEST = 256 * 1024 * 1024
 """Bytes of a store up to which looking for damage takes a moment."""
@@ -48,7 +50,7 @@ async def provider_answers(settings: Settings, *, online: bool) -> Answered:
     """The provider, asked for one token: always when it lives on this machine, else only `online`."""
     provider = provider_of(settings)
     began = time.perf_counter()
-    asked = online or settings.provider == "local"
+    asked = online or provider.name in AT_HOME
     try:
         if asked:
             context = assemble([], user="Say yes.", budget=1_000)

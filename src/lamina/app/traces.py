@@ -13,12 +13,13 @@ from typing import Any
 from lamina.app.app import App
 from lamina.app.commands import LAST, whole_id
 from lamina.app.files import counter, file_rows, instruction_files
+from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
 from lamina.assembly.receipt import Difference, explain
 from lamina.errors import InputError, NotFoundError
 from lamina.layers.injection import InjectionState
-from lamina.ports import Provider
 from lamina.records import Session, Turn, TurnRecord
+from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.types import Context, Event, Receipt
 
@@ -60,11 +61,16 @@ def difference(before: Receipt, after: Receipt) -> Difference:
     return explain(before, after)
 
 
-async def asked_again(provider: Provider, receipt: Receipt) -> AsyncGenerator[Event]:
-    """The same bytes to the same kind of provider, and what it says this time."""
-    async with aclosing(provider.stream(Context([], [], receipt, ()))) as streamed:
-        async for event in streamed:
-            yield event
+async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Event]:
+    """The same bytes to the provider of the settings, and what it says this time."""
+    provider = provider_of(settings, encode=lambda context, grammar: context.receipt)
+    try:
+        streamed = provider.stream(Context([], [], receipt, ()), max_tokens=settings.max_tokens or None)
+        async with aclosing(streamed):
+            async for event in streamed:
+                yield event
+    finally:
+        await provider.close()
 
 
 async def next_context(app: App, session: Session | None, words: str, *, mode: str = "", skill: str = "") -> Context:

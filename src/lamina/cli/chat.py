@@ -85,7 +85,11 @@ async def _hello(desk: Desk) -> None:
     from rich.text import Text
 
     provider = desk.app.provider
-    line = Text().append("lamina", style="bold cyan").append(f" · {visible(provider.model)} ({provider.name})", style="dim")
+    line = (
+        Text()
+        .append("lamina", style="bold cyan")
+        .append(f" · {visible(provider.model)} ({provider.name})", style="dim")
+    )
     line.append(f" · {visible(desk.app.settings.workspace)}", style="dim")
     desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"), Text(""))
     if desk.session:

@@ -85,7 +85,7 @@ class Desk:
             self.session = await self.app.store.sessions.get(self.owner, self.session.session_id)
 
     def show(self, *parts: Any) -> None:
-        self.screen.print(*(Padding(part, (0, 0, 0, 2)) for part in parts), Text(""))
+        self.screen.print(Text(""), *(Padding(part, (0, 0, 0, 2)) for part in parts), Text(""))
 
     def say_line(self, name: str, /, **values: object) -> None:
         self.show(Text(self.say[name].format(**{n: visible(str(v)) for n, v in values.items()})))
@@ -111,7 +111,9 @@ class Desk:
         for row in rows:
             text = row.text if len(row.text) <= RECAP else f"…{row.text[-RECAP:]}"
             if row.role == "user":
-                self.screen.print(Text().append("› ", style="dim cyan").append(visible(one_line(text, 300)), style="dim"))
+                self.screen.print(
+                    Text().append("› ", style="dim cyan").append(visible(one_line(text, 300)), style="dim")
+                )
             elif text.strip():
                 self.screen.print(Text(""), Padding(Answer(text), (0, 0, 0, 2)), Text(""))
 
@@ -251,7 +253,7 @@ async def _why(desk: Desk, words: str) -> None:
     head = desk.say["chat.why"].format(turn=turn.turn_id[:SHORT], number=number, count=len(receipts))
     narrow = desk.screen.console.width < 100
     desk.screen.print(
-        Padding(Group(Text(head, style="bold"), Text("")), (0, 0, 0, 2)),
+        Padding(Group(Text(head, style="bold"), Text("")), (1, 0, 0, 2)),
         Padding(segments(receipt, desk.say, full=False, narrow=narrow), (0, 0, 0, 1)),
         Padding(Text(proof(receipt, desk.say), style="dim"), (0, 0, 0, 2)), Text(""),
     )  # fmt: skip
@@ -261,6 +263,7 @@ async def _tools(desk: Desk, words: str) -> None:
     calls = [(call, result) for call, result in (desk.last.calls if desk.last else ()) if result]
     if not calls:
         return desk.say_line("chat.no_calls")
+    desk.screen.print(Text(""))
     for call, result in calls:
         desk.screen.print(result_lines(desk.say, call, result, full=True, width=desk.screen.width), Text(""))
     return None

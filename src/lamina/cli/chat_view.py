@@ -208,7 +208,9 @@ class TurnView:
         frame = SPINNER[int(now / FRAME) % len(SPINNER)]
         waiting = [call for call, result in self.seen.calls if result is None]
         if waiting:
-            lines = [Text().append(f"{frame} ", style="cyan").append_text(call_line(c.name, c.arguments)) for c in waiting]
+            lines = [
+                Text().append(f"{frame} ", style="cyan").append_text(call_line(c.name, c.arguments)) for c in waiting
+            ]
             since = self._say["chat.whole_seconds"].format(seconds=int(now - self._last))
             lines[-1].append(f" · {since}", style="dim")
             return [Padding(line, (0, 0, 0, 2)) for line in lines]
@@ -268,7 +270,9 @@ def ending(say: Say, event: Ended, stopped: bool) -> Text:
 def question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
     """What will run, to the last character: who says yes says it to this."""
     shows = decision.shows or f"{call.name} {call.arguments}"
-    head = Text().append("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
+    head = (
+        Text().append("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
+    )
     lines = [Padding(Text(f"│ {line}", style="yellow"), (0, 0, 0, 4)) for line in visible(shows).split("\n")]
     why = [Padding(Text(visible(decision.reason), style="dim"), (0, 0, 0, 4))] if decision.reason else []
     return Group(Padding(head, (0, 0, 0, 2)), *lines, *why)

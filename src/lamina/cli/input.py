@@ -144,6 +144,9 @@ class Keys:
             prompt_continuation=lambda width, number, wrapped: [("class:prompt", "· ".rjust(width))],
         )  # fmt: skip
 
+        window = self._session.layout.current_window
+        window.dont_extend_height = Condition(lambda: True)  # the line of figures stands right below what is typed
+
     def _clear(self) -> None:
         self._cleared = True
 
@@ -177,12 +180,12 @@ def forget_typed() -> None:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Keys that are pressed meanwhile are not shown; they wait for the next prompt."""
+    """Keys that are pressed meanwhile are not shown; they wait for the next prompt, Enter as Enter."""
     found: Any = None
     if termios:
         with suppress(termios.error, OSError, ValueError):
             found = termios.tcgetattr(sys.stdin.fileno())
-            silent = [*found[:3], found[3] & ~termios.ECHO, *found[4:]]
+            silent = [found[0] & ~termios.ICRNL, *found[1:3], found[3] & ~termios.ECHO, *found[4:]]
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, silent)
     try:
         yield

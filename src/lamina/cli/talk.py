@@ -4,6 +4,7 @@ Where nobody can be asked, a dangerous call is refused; there is no switch that 
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -32,14 +33,17 @@ INTERRUPTED = 130
 def talk_settings(
     user: str | None, store: str | None, model: str | None, workspace: Path | None, mode: str | None
 ) -> Settings:
-    """The settings of a chat: without a workspace the folder you are in is it."""
+    """The settings of a chat: without a workspace the folder you are in is it, and there are tools unless a setting
+    says no."""
     check_mode(mode, "--mode has no choice")
+    logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
     settings = chosen(user, store, model=model, workspace=str(workspace) if workspace else None)
     folder = settings.workspace or os.getcwd()
     if not os.path.isdir(folder):
         what = "is not a folder" if os.path.lexists(folder) else "is not there"
         raise InputError(f"{folder!r} {what}", hint="name the workspace's folder")
-    return replace(settings, workspace=folder)
+    tools = settings.tools if "tools" in settings.origin else True
+    return replace(settings, workspace=folder, tools=tools)
 
 
 def check_mode(mode: str | None, what: str) -> None:

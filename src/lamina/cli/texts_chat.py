@@ -163,10 +163,9 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "chat.did_you_mean": ("did you mean /{name}?", "是想输入 /{name} 吗？"),
     "chat.see_help": ("/help shows all", "/help 显示全部"),
     "chat.help_keys": (
-        "Alt-Enter or Ctrl-J  new line     Ctrl-C  interrupt the answer and keep it; at the prompt: clear\n"
-        "↑ ↓  earlier messages             Tab     complete          Ctrl-D  leave",
-        "Alt-Enter 或 Ctrl-J  换行     Ctrl-C  中断并保留回答；输入时清空\n"
-        "↑ ↓  之前的消息               Tab     补全          Ctrl-D  离开",
+        "Alt-Enter or Ctrl-J makes a new line, ↑ and ↓ bring back earlier messages, Tab completes.\n"
+        "Ctrl-C interrupts an answer and keeps it; at the prompt it clears. Ctrl-D leaves.",
+        "Alt-Enter 或 Ctrl-J 换行，↑ ↓ 调出之前的消息，Tab 补全。\nCtrl-C 中断并保留回答；输入时清空。Ctrl-D 离开。",
     ),
     "mode.agent": (
         "works with files and commands; asks before what is dangerous",

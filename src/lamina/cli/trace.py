@@ -75,7 +75,7 @@ def _show(say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, sai
     rows["said"] = one_line(said[0].text)
     rows["answer"] = one_line(said[1].text) or "—"
     if turn.usage:
-        rows["usage"] = ", ".join(f"{name} {value}" for name, value in turn.usage.items() if value)
+        rows["usage"] = ", ".join(f"{name} {value:,}" for name, value in turn.usage.items() if isinstance(value, int))
     for number, receipt in enumerate(receipts, 1):
         mark = " ◀" if receipt is one or receipt.hash == one.hash else ""
         rows.setdefault("requests", Line())
@@ -182,7 +182,7 @@ async def _send(say: Say, app: App, receipt: Receipt, stored: str) -> None:
     tell(say, "trace.sends", size=f"{receipt.size:,}", hash=receipt.hash[:16], model=app.provider.model)
     print(f"\n── {say['trace.stored']} ──\n{visible(stored) or '—'}\n\n── {say['trace.again']} ──")
     pieces: list[str] = []
-    async for event in asked_again(app.provider, receipt):
+    async for event in asked_again(app.settings, receipt):
         match event:
             case Text():
                 pieces.append(event.text)
