@@ -141,6 +141,8 @@ async def test_a_store_of_every_earlier_version_is_brought_up_to_date_with_its_d
     await db.close()
     async with open_store(where) as store:
         assert [m.content for m in await store.history.messages("ann", "s")] == ["an old message"]
+        if version > 1:  # the search came with version 2; rows that were put in by hand are not in it yet
+            await store.maintenance.reindex()
         assert [f.message.seq for f in await store.sessions.search("ann", "old")] == [1]
         assert await store.maintenance.verify() == []
         await fill(store, "ann")

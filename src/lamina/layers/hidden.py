@@ -113,6 +113,21 @@ def hidden_characters(text: str) -> list[Hidden]:
     ]
 
 
+def visible(text: str, keep: str = "") -> str:
+    """The text as people may approve it: what is not plainly seen is escaped, honest or not, but for `keep`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if each in keep or _is_plain(each) else _escaped(each) for each in text)
+
+
+def _is_plain(char: str) -> bool:
+    return char.isprintable() and not ANY.match(char)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
 def _in_line(line: str) -> Iterator[int]:
     right_to_left: bool | None = None
     variants = 0

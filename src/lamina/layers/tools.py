@@ -1,20 +1,28 @@
-"""Tools as the model knows them: their schemas, and the notes about them in the prompt.
+"""Tools as the model knows them: their schemas, the notes about them in the prompt, and the door to running them.
 
-Nothing here runs a tool. Notes say when to use a tool; how it is called stands in its schema alone.
+Notes say when to use a tool; how it is called stands in its schema alone. What a call must pass before it runs, and how
+it runs, is `calls`' matter.
 """
 
 import copy
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lamina.errors import ToolError, shown
-from lamina.ports import Ask
-from lamina.types import Layer, Outcome, ToolCallEvent
+from lamina.layers.signatures import description_of, parameters_of
+from lamina.types import Decision, Layer, Outcome, ToolCallEvent
+
+if TYPE_CHECKING:
+    from lamina.ports import Ask
 
 MAX_CHARS = 8_000
+MODES = ("agent", "plan", "ask")
+SECONDS = 60.0
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,8 @@ class Tool:
     """What the model is told about a tool: `description` says when to use it and what its limits are (S3).
 
     `note` is the line in the prompt where that should differ from the description; `advice` is what to do when
-    more came out than `max_chars`.
+    more came out than `max_chars`. `run` is called with the arguments by name, in a thread unless it is async, and ends
+    after `seconds`; `check` decides beforehand whether it may run. `modes` are those in which the tool is offered.
     """
 
     name: str
@@ -31,6 +40,10 @@ class Tool:
     note: str = ""
     advice: str = ""
     max_chars: int = MAX_CHARS
+    run: Callable[..., Any] | None = field(default=None, repr=False)
+    check: Callable[[Mapping[str, Any]], Decision] | None = field(default=None, repr=False)
+    modes: tuple[str, ...] = MODES
+    seconds: float = SECONDS
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
@@ -44,6 +57,22 @@ class Tool:
             )
         if self.max_chars < 1:
             raise ToolError(f"the tool {self.name} has max_chars={self.max_chars}, which must be at least 1")
+        for mode in self.modes:
+            _known_mode(mode, f"the tool {self.name} has the mode {shown(mode)}, which is unknown")
+        if not 0 < self.seconds < math.inf:
+            raise ToolError(f"the tool {self.name} has seconds={self.seconds!r}, which must be above 0 and finite")
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
+    ) -> "Tool":
+        """A typed function as a tool: the schema from its signature, the description from its docstring.
+
+        `Annotated[str, "what it is"]` describes a parameter. `options` are the other fields of a tool.
+        """
+        name = name if name is not None else str(getattr(function, "__name__", type(function).__name__))
+        said = description if description is not None else description_of(function)
+        return cls(name, said, parameters_of(function, name), run=function, **options)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -93,11 +122,29 @@ class ToolRegistry:
     def remove(self, name: str) -> None:
         del self._tools[self[name].name]
 
-    def for_mode(self, mode: str) -> "ToolRegistry":
-        return self
+    @overload
+    def function(self, function: F, /) -> F: ...
+    @overload
+    def function(self, /, **options: Any) -> Callable[[F], F]: ...
+    def function(self, function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+        """Register a function as it is defined: `@registry.function`, or with options of `Tool.of`."""
 
-    async def call(self, call: ToolCallEvent, *, ask: Ask | None = None) -> Outcome:
-        raise NotImplementedError
+        def register(each: F) -> F:
+            self.add(Tool.of(each, **options))
+            return each
+
+        return register if function is None else register(function)
+
+    def for_mode(self, mode: str) -> "ToolRegistry":
+        """The tools that are offered in a mode."""
+        _known_mode(mode, f"no mode named {shown(mode)}")
+        return ToolRegistry(*(tool for tool in self if mode in tool.modes))
+
+    async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None) -> Outcome:
+        """Run what a model called. Whatever the model or the tool did wrong comes back as words for the model (S8)."""
+        from lamina.layers.calls import run_call  # noqa: PLC0415 -- whoever only assembles does not load asyncio
+
+        return await run_call(self._tools, call, ask)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -110,3 +157,8 @@ class ToolRegistry:
     def layer(self) -> Layer:
         """The notes as a layer; empty, and so left out, without tools."""
         return Layer("tools", self.notes(), "tool registry")
+
+
+def _known_mode(mode: str, what: str) -> None:
+    if mode not in MODES:
+        raise ToolError(what, hint=f"modes are {', '.join(MODES)}")

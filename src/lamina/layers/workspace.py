@@ -55,6 +55,14 @@ class FileText(NamedTuple):
     hidden: tuple[Hidden, ...]
 
 
+class FileBytes(NamedTuple):
+    """The bytes of one version of a file, what the system says about it, and when that was."""
+
+    data: bytes
+    info: os.stat_result
+    read_ns: int
+
+
 class Missing(NamedTuple):
     """Nothing is there; `path` is the first name on the way that does not exist."""
 
@@ -111,13 +119,23 @@ class Workspace:
             return None
 
     def _fetch(self, path: str, trail: Trail | None) -> FileText | Missing:
+        found = self.load(path, trail)
+        if isinstance(found, Missing):
+            return found
+        text = self.decoded(path, found.data)
+        settled = found.read_ns - found.info.st_ctime_ns > SETTLED
+        hidden = tuple(hidden_characters(text))
+        return FileText(path, text, text_hash(text), len(found.data), key_of(found.info), settled, hidden)
+
+    def load(self, path: str, trail: Trail | None = None) -> "FileBytes | Missing":
+        """The bytes of a file as they are now, of one version of it; nothing is kept."""
         for _ in range(TRIES):
             opened = _Walk(self, path, trail).open()
             if isinstance(opened, Missing):
                 return opened
             try:
                 now, info = time.time_ns(), os.fstat(opened)
-                self.check_kind(path, info.st_mode)
+                self.check(path, "", info)
                 self._check_size(path, info.st_size)
                 data = self._bytes(path, opened)
                 same = key_of(os.fstat(opened)) == key_of(info)
@@ -126,13 +144,12 @@ class Workspace:
             finally:
                 os.close(opened)
             if same:
-                text = self._decoded(path, data)
-                settled = now - info.st_ctime_ns > SETTLED
-                hidden = tuple(hidden_characters(text))
-                return FileText(path, text, text_hash(text), len(data), key_of(info), settled, hidden)
+                return FileBytes(data, info, now)
         raise self.refusal(path, "keeps changing while it is read", "see which program writes it")
 
-    def check_kind(self, path: str, mode: int) -> None:
+    def check(self, path: str, found: str, info: os.stat_result) -> None:
+        """Whether what lies there may be read. `found` is where the links led, as long as it is not opened yet."""
+        mode = info.st_mode
         if not modes.S_ISREG(mode):
             kinds = {modes.S_IFDIR: "a folder", modes.S_IFIFO: "a pipe", modes.S_IFSOCK: "a socket"}
             kind = kinds.get(modes.S_IFMT(mode), "a device")
@@ -151,7 +168,7 @@ class Workspace:
         self._check_size(path, self.max_bytes + 1 - left)
         return b"".join(pieces)
 
-    def _decoded(self, path: str, data: bytes) -> str:
+    def decoded(self, path: str, data: bytes) -> str:
         try:
             return data.decode("utf-8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
@@ -221,12 +238,13 @@ class _Walk:
         return None
 
     def _file(self, name: str, linked: bool) -> int | None:
-        mode = os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode
-        if modes.S_ISLNK(mode):
+        info = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+        if modes.S_ISLNK(info.st_mode):
             if not self._follow(name):  # it is no link any more: look again
                 self.ahead.append((name, linked))
             return None
-        self.workspace.check_kind(self.path, mode)  # before it is opened: a device may act on that alone
+        found = "/".join((*self.passed, name))
+        self.workspace.check(self.path, found, info)  # before it is opened: a device may act on that alone
         try:
             return os.open(name, _FILE, dir_fd=self.folder)
         except OSError as error:
