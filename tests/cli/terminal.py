@@ -70,8 +70,7 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """What can be seen, and what scrolled away above."""
-        past = [_row(row, self._screen.columns) for row in self._screen.history.top]
-        return [*past, *(line.rstrip() for line in self._screen.display)]
+        return shown_lines(self._screen)
 
     @property
     def text(self) -> str:
@@ -119,6 +118,11 @@ class Terminal:
         self.raw += block
         self._stream.feed(self._decode(block))
         return bool(block)
+
+
+def shown_lines(screen: pyte.HistoryScreen) -> list[str]:
+    past = [_row(row, screen.columns) for row in screen.history.top]
+    return [*past, *(line.rstrip() for line in screen.display)]
 
 
 def _row(row: Mapping[int, pyte.screens.Char], columns: int) -> str:

@@ -152,6 +152,7 @@ async def _resume(desk: Desk, words: str) -> None:
     if not words:
         raise InputError(desk.say["chat.which"], hint=desk.say["chat.which.next"])
     desk.session = await take_up(desk.app, words)
+    desk.screen.print(Text(""))
     await desk.recap()
 
 

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lamina.cli.common import SHORT, Say, one_line
-from lamina.cli.markdown import Answer, finished, tail
+from lamina.cli.markdown import Answer, blocks, clean, finished, tail
 from lamina.cli.screen import Screen
 from lamina.cli.texts import visible
 from lamina.types import (
@@ -130,7 +130,7 @@ class TurnView:
         self.on_stop: Callable[[], object] = lambda: None
         """Ends the turn; set by whoever runs it."""
         self._screen, self._say, self._yes, self._clock = screen, say, yes, clock
-        self._text, self._printed, self._asking = "", "", False
+        self._text, self._held, self._printed, self._asking = "", "", "", False
         self._start = self._last = clock()
         self._lock = asyncio.Lock()
 
@@ -150,7 +150,7 @@ class TurnView:
         self._last = self._clock()
         match event:
             case Words():
-                self._text += event.text
+                self._add(event.text)
             case ToolCallEvent():
                 self._flush()
             case ToolResult():
@@ -192,9 +192,9 @@ class TurnView:
         """What moves, as it is now; blocks that are complete go above."""
         if self._asking:
             return
-        if done := finished(self._text):
-            self._block(self._text[:done])
-            self._text = self._text[done:]
+        for block in finished(self._text):
+            self._block(block)
+            self._text = self._text[len(block) :]
         parts: list[Any] = []
         if self._text.strip():
             parts += [Text("")] if self._printed else []
@@ -229,12 +229,16 @@ class TurnView:
             self.draw()
             await asyncio.sleep(max(FRAME, 3 * (time.perf_counter() - began)))  # drawing never takes all the time
 
+    def _add(self, text: str) -> None:
+        """Made harmless at once: from here on a line ends where everybody thinks it does."""
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""  # half of a line's end
+        self._text += clean(text.removesuffix("\r"))
+
     def _flush(self) -> None:
         text, self._text = self._text, ""
-        while done := finished(text):
-            self._block(text[:done])
-            text = text[done:]
-        self._block(text)
+        for block in blocks(text):
+            self._block(block)
 
     def _block(self, text: str) -> None:
         if text.strip():

@@ -3,6 +3,7 @@ control and direction characters are shown as such, HTML stays text, links and p
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
@@ -33,18 +34,22 @@ def clean(text: str) -> str:
     return visible(text.replace("\r\n", "\n").replace("\t", "    "))
 
 
-def finished(text: str) -> int:
-    """How many characters at the front are blocks that nothing can change any more: all but the last one.
+def blocks(text: str) -> list[str]:
+    """The text cut where its blocks begin: paragraphs, lists, tables, code. Joined they are the text again."""
+    lines = text.split("\n")
+    starts = [token.map[0] for token in parser().parse(text) if token.level == 0 and token.map and token.nesting >= 0]
+    cuts = [0, *starts[1:], len(lines)]
+    pieces = ["\n".join([*lines[begin:end], ""]) for begin, end in pairwise(cuts)]
+    return [*pieces[:-1], pieces[-1].removesuffix("\n")]
+
+
+def finished(text: str) -> list[str]:
+    """The blocks at the front that nothing can change any more: all but the last one.
 
     Only whole lines count: half of one may still become anything.
     """
     whole = text[: text.rfind("\n") + 1]
-    if not whole:
-        return 0
-    starts = [token.map[0] for token in parser().parse(whole) if token.level == 0 and token.map and token.nesting >= 0]
-    if len(starts) < 2:
-        return 0
-    return sum(len(line) for line in whole.splitlines(keepends=True)[: starts[-1]])
+    return blocks(whole)[:-1] if whole else []
 
 
 def tail(text: str, lines: int) -> str:
