@@ -91,11 +91,12 @@ class Terminal:
         return self.text
 
     def say(self, text: str, seen: str | Callable[[str], bool]) -> str:
-        """Type when it is time, press Enter, wait."""
-        self.ready()
+        """Type when it is time, press Enter, wait until something can be seen that was not there before."""
+        shown = self.ready()
+        before = shown.count(seen) if isinstance(seen, str) else 0
         self.send(text)
         self.send(ENTER)
-        return self.wait(seen)
+        return self.wait(seen if callable(seen) else lambda shown: shown.count(seen) > before + (seen in text))
 
     def ready(self) -> str:
         """Wait until it waits for people: the line of figures stands below the prompt."""

@@ -18,7 +18,7 @@ from lamina.app.trace import requests_of
 from lamina.assembly.receipt import Difference, explain
 from lamina.errors import InputError, NotFoundError
 from lamina.layers.injection import InjectionState
-from lamina.records import Session, Turn, TurnRecord
+from lamina.records import Session, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.types import Context, Event, Receipt
@@ -74,15 +74,17 @@ async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Ev
 
 
 async def next_context(app: App, session: Session | None, words: str, *, mode: str = "", skill: str = "") -> Context:
-    """What the model would see if this were said now; without a session, in a new one that is not stored."""
-    owner, settings = app.settings.user, app.settings
-    session = session or Session(
-        owner=owner, session_id="new", title="", scenario=settings.scenario, app=settings.host, mode=mode, skill=skill,
-        meta={}, injection={}, last_seq=0, activity=0, created=0.0, updated=0.0,
-    )  # fmt: skip
-    if settings.memory:  # the index is read first, so that the deadline is not spent on a start
+    """What the model would see if this were said now; without a session, in a new one that is gone afterwards."""
+    owner = app.settings.user
+    if session is None:
+        fresh = await app.new_session(owner, mode=mode, skill=skill)
+        try:
+            return await next_context(app, fresh, words)
+        finally:
+            await app.store.sessions.delete(owner, fresh.session_id)
+    if app.settings.memory:  # the index is read first, so that the deadline is not spent on a start
         await asyncio.gather(app.recall.search(owner, words, limit=1), return_exceptions=True)
-    return await app.builder.build(Turn(owner, session, words))
+    return await app.context(owner, session.session_id, words)
 
 
 @dataclass(frozen=True, slots=True)
