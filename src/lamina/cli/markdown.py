@@ -104,6 +104,8 @@ def _plain_links(tokens: Sequence[Token]) -> Iterator[Token]:
         elif token.type == "image":
             yield Token("text", "", 0, content=f"🖼 {token.content} ({token.attrs.get('src', '')})")
         else:
+            if token.type == "softbreak":  # models end lines where they mean it
+                token.type = "hardbreak"
             words += token.content if token.type in ("text", "code_inline") else ""
             if token.children:
                 token.children = list(_plain_links(token.children))
