@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.measure import ROOT, Section, machine, say
 
-ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "memory", "scale", "recall")
+ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "memory", "scale", "recall", "turns")
 STORE, REPORT = ROOT / "docs" / "benchmarks.json", ROOT / "docs" / "benchmarks.md"
 NOISE = 1.3
 """A figure that moved by less than this factor is taken for noise."""

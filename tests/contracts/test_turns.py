@@ -35,6 +35,13 @@ async def test_C7_the_question_is_stored_first_and_the_answer_has_its_place(stor
     )
 
 
+async def test_a_key_belongs_to_one_session(store: Store) -> None:
+    one, two = await store.sessions.new("ann"), await store.sessions.new("ann")
+    await store.turns.begin("ann", one.session_id, {"role": "user", "content": "hi"}, key="k")
+    with pytest.raises(MessageError, match="was used for a turn of another session"):
+        await store.turns.begin("ann", two.session_id, {"role": "user", "content": "hi"}, key="k")
+
+
 async def test_R14_the_same_key_gives_the_same_turn_even_all_at_once(store: Store) -> None:
     session = await store.sessions.new("ann")
     turns = await asyncio.gather(

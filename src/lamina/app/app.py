@@ -11,6 +11,7 @@ from typing import Any
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.worker import Worker, end_job, jobs_of_turn
+from lamina.assembly.tokens import Remembered
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
@@ -113,7 +114,7 @@ class App:
         ]
         off = {} if settings.memory else {"memory": OFF, "summary": OFF}
         build = BuildSettings(
-            settings.budget, counter(settings.counter), settings.form, settings.prompt_lang,
+            settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off,
         )  # fmt: skip
         prompts = self._prompts if settings.workspace else None
@@ -289,14 +290,11 @@ class App:
     ) -> TurnRecord:  # fmt: skip
         """Store a turn that was answered elsewhere, by whatever SDK you use; what was said is learnt from."""
         _check_principal(owner)
-        content = user if isinstance(user, str) else list(user)
-        turn = await self.store.turns.begin(owner, session_id, {"role": "user", "content": content}, key=key)
-        if turn.repeated:
-            return turn
+        question = {"role": "user", "content": user if isinstance(user, str) else list(user)}
         trace, texts = pack([context.receipt]) if context else ({}, {})
-        return await self.store.turns.finish(
-            owner, turn.turn_id, answer={"role": "assistant", "content": answer}, receipt=trace, texts=texts,
-            jobs=jobs_of_turn(turn),
+        return await self.store.turns.record(
+            owner, session_id, question, {"role": "assistant", "content": answer}, key=key, receipt=trace,
+            texts=texts, jobs=jobs_of_turn,
         )  # fmt: skip
 
     async def context(

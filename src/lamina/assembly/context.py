@@ -29,6 +29,7 @@ from lamina.assembly.tokens import (
     check_counter,
     counter_name,
     estimate_message_tokens,
+    message_tokens,
     per_request,
     text_tokens,
     tool_tokens,
@@ -107,7 +108,7 @@ def assemble(
     head = head_of(sent, tools, count, owner, mark, lang, form)
     fixed = head.tokens + spent
     start, used = longest_suffix(before, budget - fixed, count, start_on)
-    kept = [history_entry(before[i], f"history[{older + i}]", count, owner) for i in range(start, len(before))]
+    kept = [_kept(before[i], f"history[{older + i}]", count, owner) for i in range(start, len(before))]
     dropped = Dropped(older + start, tokens_before(before, start, count))
     why = f"over the budget; the first {older} were not read" if older else "over the budget"
     gone = [*_absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
@@ -119,6 +120,11 @@ def _since(messages: Sequence[AnyMessage], first: int, count: Count, owner: str 
     own = [_own(message, first + number, mark) for number, message in enumerate(check_history(messages))]
     longest_suffix([{"role": "user", "content": "…"}, *own], float("inf"), count)
     return [as_current(history_entry(m, f"history[{first + 1 + n}]", count, owner)) for n, m in enumerate(own)]
+
+
+def _kept(message: AnyMessage, source: str, count: Count, owner: str | None) -> Entry:
+    """A message of the history that was checked on its way in."""
+    return history_entry(message, source, count, owner, message_tokens(message, count))
 
 
 def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budget: float, count: Count) -> float:

@@ -9,13 +9,23 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 from lamina.assembly.checks import TOOL_NAME, check_message, fields_of
 from lamina.assembly.fences import DEFAULT_MARK, WORDS, Fence, check_mark, check_trusted, guard_result, guard_words
 from lamina.assembly.prompt import GROUP_OF, GROUPS, JOIN, check_lang, group_opening, ordered, segment_opening
 from lamina.assembly.shares import Fitted
-from lamina.assembly.tokens import compact, content_tokens, counter_name, per_message, text_tokens, tool_tokens
+from lamina.assembly.tokens import (
+    KNOWN,
+    SHORT,
+    compact,
+    content_tokens,
+    counter_name,
+    per_message,
+    text_tokens,
+    tool_tokens,
+)
 from lamina.assembly.wire import openai_chunks
 from lamina.errors import OwnerError, PromptError, ToolError, shown
 from lamina.ports import Count
@@ -290,11 +300,22 @@ def history_entry(
     if tokens is None:
         check_message(message, source)
         tokens = content_tokens(message, count) + per_message(count)
-    chunk = f",{compact(message)}".encode()
-    version = hashlib.sha256(chunk[1:]).hexdigest()
+    content = message["content"]
+    if len(message) == 2 and isinstance(content, str) and len(content) <= SHORT and next(iter(message)) == "role":
+        chunk, version = _written(message["role"], content)
+    else:
+        chunk = f",{compact(message)}".encode()
+        version = hashlib.sha256(chunk[1:]).hexdigest()
     trust, name = MESSAGE_TRUST[message["role"]], counter_name(count)
     segment = Segment("history", source, version, owner, trust, tokens, name, "kept", "fits the budget")
     return Entry(cast(Message, message), (Span(None, segment),), tokens, (chunk,))
+
+
+@lru_cache(KNOWN)
+def _written(role: str, content: str) -> tuple[bytes, str]:
+    """A plain message as it is sent, and its version: the same on every turn that it stays in the window."""
+    chunk = f",{compact({'role': role, 'content': content})}".encode()
+    return chunk, hashlib.sha256(chunk[1:]).hexdigest()
 
 
 def as_current(entry: Entry) -> Entry:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from lamina.assembly.images import image_tokens
@@ -167,6 +168,25 @@ class Calibration:
     def applied(self, count: Count) -> Count:
         """The same counter, corrected."""
         return Corrected(count, self.factor)
+
+
+KNOWN, SHORT = 16_384, 4_096
+"""How many texts a counter remembers, and how long each may be: together 64 MB at the very most."""
+
+
+class Remembered:
+    """A counter that knows the texts it has counted already, so that a turn costs what is new."""
+
+    def __init__(self, count: Count) -> None:
+        self.name, self.per_message, self.per_request = counter_name(count), per_message(count), per_request(count)
+        self._count = count
+        self._known = lru_cache(KNOWN)(count)
+
+    def __call__(self, text: str, /) -> int:
+        return self._known(text) if len(text) <= SHORT else self._count(text)
+
+    def tools(self, tools: Sequence[AnyTool], /) -> int:
+        return tool_tokens(tools, self._count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The messages stay in the store; the summary says which it stands for. What would free less than a tenth is an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from lamina.layers.history import closed, together
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Count, HistoryRows
 from lamina.records import Session, StoredMessage
-from lamina.types import Context, Message
+from lamina.types import Context, Message, ToolCall
 
 FULL = 0.8
 """The share of the window at which the history is folded."""
@@ -102,6 +102,38 @@ async def keep(sessions: SessionRows, session: Session, made: Compaction) -> Ses
     """Store a compaction behind those before it: each keeps what it saved (S4)."""
     earlier = list(session.runtime.get("compactions", ()))
     return await sessions.update(session.owner, session.session_id, runtime={"compactions": [*earlier, asdict(made)]})
+
+
+def fold_steps(since: Sequence[Message], room: float, limit: int, count: Count) -> tuple[str, list[Message]]:
+    """The steps of a turn that stay, the newest ones, and a line for each call of those that do not."""
+    starts = [place for place, message in enumerate(since) if message["role"] == "assistant"]
+    size, kept = 0, starts[-1] if starts else 0
+    for place in range(len(since) - 1, -1, -1):
+        size += count(str(since[place]))
+        if size > room:
+            break
+        kept = min(kept, place) if place in starts else kept
+    results = {m.get("tool_call_id"): str(m["content"]) for m in since[:kept] if m["role"] == "tool"}
+    lines = [
+        _line(call, _inside(results, call["id"])) for message in since[:kept] for call in message.get("tool_calls", ())
+    ]
+    while len(lines) > 1 and len("\n".join(lines)) > limit:
+        del lines[0]
+    return "\n".join(lines), list(since[kept:])
+
+
+def _line(call: ToolCall, said: str) -> str:
+    return f"- {call['function']['name']} {_short(call['function']['arguments'], 120)} → {_short(said, 160)}"
+
+
+def _inside(results: Mapping[str | None, str], call: str) -> str:
+    """The beginning of what a tool said, without the tag around it."""
+    return results.get(call, "").partition("\n")[2].rpartition("\n</")[0]
+
+
+def _short(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def check_freed(before: Context, after: Context) -> None:

@@ -17,10 +17,22 @@ from lamina.assembly.scrub import Scrub
 from lamina.assembly.trace import pack
 from lamina.assembly.wire import encode
 from lamina.engine.build import ContextBuilder, turn_mark
-from lamina.engine.compaction import KEPT, Compacted, SessionRows, check_freed, fold, is_due, keep, last_to_fold
+from lamina.engine.compaction import (
+    FULL,
+    KEPT,
+    LONGEST,
+    Compacted,
+    SessionRows,
+    check_freed,
+    fold,
+    fold_steps,
+    is_due,
+    keep,
+    last_to_fold,
+)
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, memory_texts, typed, usage
+from lamina.engine.work import Limits, Work, ending, estimated, typed, usage
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
@@ -187,18 +199,32 @@ class Engine:
         )
 
     async def _context(self, work: Work) -> Context:
-        """The next request, within the window: the history is folded when it is due."""
+        """The next request, within the window: what is older is folded when that is due, at every step (S9)."""
         context = self._assembled(work)
-        if not self._compacts or work.chat is None or not is_due(context):
-            return context
-        try:
-            await self._compact(work, context)
-        except CompactionError as error:
-            if not work.warned and context.receipt.over_budget:
-                work.running.emit(Notice("compaction", str(error)))
-            work.warned = True
-            return context
-        return self._assembled(work)
+        if self._compacts and is_due(context):
+            try:
+                await self._compact(work, context)
+                context = self._assembled(work)
+            except CompactionError as error:
+                if not work.warned:
+                    work.running.emit(Notice("compaction", str(error)))
+                work.warned = True
+        if self._compacts and context.receipt.tokens > FULL * context.receipt.budget and self._fold_steps(work):
+            context = self._assembled(work)
+        return context
+
+    def _fold_steps(self, work: Work) -> bool:
+        """A turn of very many steps: the earlier ones give way to a line for each call. Nothing stored changes."""
+        settings, session = self.builder.settings, work.turn.session
+        text, rest = fold_steps(work.since, KEPT * settings.budget, LONGEST, settings.count)
+        if len(rest) == len(work.since):
+            return False
+        earlier = str(session.runtime.get("steps", ""))
+        steps = f"{earlier}\n{text}"[-LONGEST:].strip() if earlier else text
+        work.turn = replace(work.turn, session=replace(session, runtime={**session.runtime, "steps": steps}))
+        work.running.emit(Notice("compaction", f"{len(work.since) - len(rest)} messages of this turn were folded"))
+        work.since = rest
+        return True
 
     def _assembled(self, work: Work) -> Context:
         assert work.gathered is not None
@@ -372,7 +398,6 @@ class Engine:
             final: FinalState = "interrupted" if record.state == "streaming" else record.state
             return work.running.end(record, Ended(final, record.error or error, hint))
         trace, texts = pack(work.receipts)
-        texts |= memory_texts(work)
         session_id = work.record.session_id
         known = self._linked.pop(session_id, frozenset())
         self._linked[session_id] = frozenset(texts)

@@ -6,7 +6,7 @@ in a row, and the compactions. Pure: the store is somebody else's business.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from lamina.assembly.fences import system_hint
 from lamina.assembly.tokens import Calibration
@@ -46,12 +46,16 @@ class Runtime:
     calibration: Calibration = field(default_factory=Calibration)
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     compactions: tuple[Compaction, ...] = ()
+    steps: str = ""
+    """Of the turn that runs: what stands for its earlier steps. Never stored."""
 
     @staticmethod
     def of(kept: Mapping[str, Any]) -> "Runtime":
         folded = tuple(Compaction(**one) for one in kept.get("compactions", ()))
         counted = kept.get("counted") or (0.0, 0.0)
-        return Runtime(kept.get("use"), Calibration(*counted), dict(kept.get("failures", {})), folded)
+        return Runtime(
+            kept.get("use"), Calibration(*counted), dict(kept.get("failures", {})), folded, kept.get("steps", "")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All but the compactions, which are kept when they are made."""
@@ -81,19 +85,17 @@ class Runtime:
     def layers(self, lang: Lang, mark: str) -> list[Layer]:
         """The hints of the state, in order: what was folded, then the tools that are degraded."""
         found: list[Layer] = []
-        if self.compactions:
-            hint = system_hint("compacted", WORDS["compacted"][lang], mark=mark, count=len(self.compactions))
+        if self.compactions or self.steps:
+            hint = system_hint("compacted", WORDS["compacted"][lang], mark=mark)
             found.append(Layer("state", hint, "compaction"))
             found += [
                 Layer("state", one.text, f"summary of the messages {one.first}–{one.upto}", trust="outside")
                 for one in self.compactions
             ]
+        if self.steps:
+            found.append(Layer("state", self.steps, "earlier steps of this turn", trust="outside"))
         return found + [Layer("state", self.hint(tool, lang, mark), f"tool:{tool}") for tool in self.degraded]
 
     def hint(self, tool: str, lang: Lang, mark: str) -> str:
         words = WORDS["degraded"][lang].format(tool=tool, count=self.failures[tool])
         return system_hint("tool_degraded", words, mark=mark, tool=tool)
-
-
-def compactions_of(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return list(cast("list[dict[str, Any]]", kept.get("compactions", [])))

@@ -11,7 +11,7 @@ from lamina.errors import BrokenStreamError, LaminaError, LimitError, ProviderEr
 from lamina.layers.history import Chat
 from lamina.ports import Ask
 from lamina.records import FinalState, Turn, TurnRecord
-from lamina.types import Context, Message, Receipt, Text, Usage, text_hash
+from lamina.types import Context, Message, Receipt, Text, Usage
 
 CANCELLED = "cancelled"
 
@@ -109,11 +109,3 @@ def typed(work: Work, tag: str) -> bool:
     """Did the user write this tag himself, now or before?"""
     rows = work.chat.rows if work.chat else ()
     return tag in work.turn.words or any(row.role == "user" and tag in row.text for row in rows)
-
-
-def memory_texts(work: Work) -> dict[str, str]:
-    """The texts that memory gave, by the hash that the receipt names: what is learnt must not be an echo of them."""
-    layers = work.gathered.layers if work.gathered else ()
-    given = [text for layer in layers if layer.trust == "outside" for text in (layer.text, layer.short, layer.title)]
-    named = {segment.hash for receipt in work.receipts[:1] for segment in receipt.segments}
-    return {name: text for text in given if text and (name := text_hash(text)) in named}

@@ -71,6 +71,9 @@ def together(rows: Sequence[StoredMessage]) -> list[Message]:
 
 def whole_message(message: Message) -> Message:
     """A message as Unicode: half of a surrogate pair, which a cut stream may leave, becomes a replacement sign."""
+    content = message["content"]
+    if len(message) == 2 and isinstance(content, str) and content.isascii():  # nearly always, in English
+        return message
     text = json.dumps(message, ensure_ascii=False)
     if text.isascii():
         return message

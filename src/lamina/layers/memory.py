@@ -5,6 +5,8 @@ one, for facts and summaries; it never learns from what came out of memory.
 """
 
 import asyncio
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -177,12 +179,12 @@ class MemoryService:
         """The texts that memory put into this turn's request: none of them is news."""
         requests: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
         rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
-        # a row is layer, source, hash, …, decision: see assembly/trace.py
-        hashes = [row[2] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"]
+        # a row is layer, …, decision, reason, hash of the tile: see assembly/trace.py
+        hashes = [row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"]
         texts: list[str] = []
         for name in dict.fromkeys(hashes):
             try:
-                texts.append(await self._store.history.text(self.owner, name))
+                texts += _told(await self._store.history.text(self.owner, name))
             except NotFoundError:  # an earlier session's text, deleted with it
                 continue
         return texts
@@ -296,3 +298,12 @@ def _checked_kind(kind: str) -> FactKind:
     if kind not in KINDS:
         raise LayerError(f"no kind of memory is named {shown(kind)}", hint=f"kinds are {', '.join(KINDS)}")
     return cast(FactKind, kind)
+
+
+def _told(tile: str) -> list[str]:
+    """The text inside the fence of a tile, which is a piece of a JSON string."""
+    found = _FENCED.search(tile)
+    return [str(json.loads(f'"{found[1]}"'))] if found else []
+
+
+_FENCED = re.compile(r"<data-[^>]*>\\n(.*)\\n</data-", re.DOTALL)

@@ -56,7 +56,7 @@ def _begin(
     if key:
         rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND key = ?", (owner, key)
         if rows:
-            return replace(turn_of(rows[0]), repeated=True)
+            return replace(_of_session(turn_of(rows[0]), session_id), repeated=True)
     seq = yield from take_numbers(owner, session_id, 2, now)
     turn = TurnRecord(
         owner=owner, turn_id=new_id(), session_id=session_id, key=key, state="streaming", user_message_id=new_id(),
@@ -71,6 +71,14 @@ def _begin(
         [(seq, message, "complete", tokens), (seq + 1, {"role": "assistant", "content": ""}, "streaming", 0)],
         now, [turn.user_message_id, turn.answer_message_id],
     )  # fmt: skip
+    return turn
+
+
+def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
+    if turn.session_id != session_id:
+        raise MessageError(
+            f"the key {shown(turn.key)} was used for a turn of another session", hint="take a new key for a new turn"
+        )
     return turn
 
 
@@ -169,6 +177,20 @@ def _finish(
     return turn
 
 
+def _record(
+    db: Database, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, key: str,
+    values: Mapping[str, Any], texts: Mapping[str, str], jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
+) -> Steps[TurnRecord]:  # fmt: skip
+    """Question and answer at once. A turn of that key which nobody finished is finished by this."""
+    turn = yield from _begin(db, owner, session_id, question, key, now, LEASE, 0)
+    if turn.repeated and turn.state == "complete":
+        return turn
+    if turn.state != "streaming":
+        yield "UPDATE turn SET state = 'streaming' WHERE owner = ? AND turn_id = ?", (owner, turn.turn_id)
+    state: FinalState = "complete"
+    return (yield from _finish(db, owner, turn.turn_id, state, answer, values, texts, {}, jobs(turn), 0, now))
+
+
 def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[None]:
     """`injection` takes the place of what was there; what `runtime` names changes, and the rest of it stays."""
     plain = {name: dump(value) for name, value in changes.items() if name != "runtime"}
@@ -199,6 +221,13 @@ def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
     return [(row[0], row[1]) for row in rows]
 
 
+def _named(texts: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in texts.items():
+        if name != text_hash(text):
+            raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
+    return texts
+
+
 class Turns:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -221,6 +250,24 @@ class Turns:
         return await self._db.write(
             owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens)
         )
+
+    async def record(
+        self, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, *, key: str = "",
+        receipt: Mapping[str, Any] | None = None, texts: Mapping[str, str] | None = None,
+        jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (),
+    ) -> TurnRecord:  # fmt: skip
+        """A turn that was answered elsewhere, in one transaction; the same key again stores it only once."""
+        now = self._clock()
+        clean(key, "the key")
+        parts(question)
+        parts(answer)
+        values = {"usage": "{}", "receipt": dump(receipt or {}), "error": ""}
+        return await self._db.write(
+            owner,
+            lambda: _record(
+                self._db, owner, session_id, question, answer, key, values, _named(texts or {}), jobs, now
+            ),
+        )  # fmt: skip
 
     async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None:
         """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease."""
@@ -258,9 +305,7 @@ class Turns:
         values = {"usage": dump(usage or {}), "receipt": dump(receipt or {}), "error": clean(error, "the error")}
         given = {"injection": injection, "runtime": runtime}
         session = {name: value for name, value in given.items() if value is not None}
-        for name, text in (texts or {}).items():
-            if name != text_hash(text):
-                raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
+        _named(texts or {})
         return await self._db.write(
             owner,
             lambda: _finish(

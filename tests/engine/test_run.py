@@ -1,0 +1,237 @@
+"""A turn over both stores: what is stored before what, who may leave, and how it ends."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+from lamina import App, ToolRegistry, validate
+from lamina.app.trace import requests_of
+from lamina.errors import ConnectError
+from lamina.providers.scripted import ScriptedProvider
+from lamina.store.store import Store, open_store
+from lamina.types import Began, Context, Decision, Ended, Event, Notice, Text, ToolCallEvent, ToolResult, Usage
+from tests.engine.chats import chat, end_of, settings, text_of, told
+
+
+class Looking(ScriptedProvider):
+    """Looks into the store at the moment it is asked."""
+
+    store: Store
+    seen: list[tuple[str, str]]
+
+    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+        return self._looked(super().stream(context, max_tokens=max_tokens))
+
+    async def _looked(self, stream: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+        session = (await self.store.sessions.list("ann"))[0]
+        rows = await self.store.history.messages("ann", session.session_id)
+        (turn,) = await self.store.turns.list("ann", session.session_id)
+        self.seen = [*((row.role, row.state) for row in rows), ("turn", turn.progress)]
+        async for event in stream:
+            yield event
+
+
+async def test_C7_the_question_is_committed_before_the_provider_is_asked(where: str) -> None:
+    provider = Looking([[{"text": "hello"}]])
+    async with App.open(where, settings=settings(), provider=provider, work=False) as app:
+        provider.store = app.store
+        session = await app.new_session("ann")
+        events = await told(app, session, "hi")
+        assert provider.seen == [("user", "complete"), ("assistant", "streaming"), ("turn", "accepted")]
+        assert isinstance(events[0], Began)
+        assert events[1:] == [Text("hello"), Ended("complete")]
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        assert turn.progress == "complete"
+
+
+async def test_C7_text_is_stored_before_it_is_shown_and_a_state_says_that_it_streams(where: str) -> None:
+    script = [[{"text": "one "}, {"delay": 0.2}, {"text": "two "}, {"delay": 0.2}, {"text": "three"}]]
+    async with chat(where, script) as (app, session, _):
+        running = await app.start("ann", session.session_id, "hi")
+        shown = ""
+        async for event in running.events():
+            if isinstance(event, Text) and not running.over:
+                shown += event.text
+                turn = await app.store.turns.get("ann", running.turn.turn_id)
+                chunks = await app.store.turns.chunks("ann", turn.turn_id)
+                rows = await app.store.history.messages("ann", session.session_id)
+                stored = "".join(text for _, text in chunks) or rows[-1].text
+                assert stored.startswith(shown)
+                assert turn.progress in ("streaming", "complete")
+        assert shown == "one two three"
+
+
+async def test_a_reader_that_leaves_does_not_end_the_turn_and_another_reads_it_from_the_beginning(where: str) -> None:
+    async with chat(where, [[{"text": "one "}, {"delay": 0.1}, {"text": "two"}]]) as (app, session, _):
+        running = await app.start("ann", session.session_id, "hi")
+        async for event in running.events():
+            if isinstance(event, Text):
+                break
+        assert (await running.wait()).state == "complete"
+        again = [event async for event in running.events()]
+        assert text_of(again) == "one two"
+        assert [event async for event in running.events(after=len(again) - 1)] == [Ended("complete")]
+
+
+async def test_cancel_is_explicit_and_keeps_what_came(where: str) -> None:
+    async with chat(where, [[{"text": "so far"}, {"fault": "stall"}], [{"text": "on"}]]) as (app, session, provider):
+        running = await app.start("ann", session.session_id, "hi")
+        async for event in running.events():
+            if isinstance(event, Text):
+                running.cancel()
+        record = await running.wait()
+        assert (record.state, record.error) == ("interrupted", "cancelled")
+        rows = await app.store.history.messages("ann", session.session_id)
+        assert [(row.text, row.state) for row in rows] == [("hi", "complete"), ("so far", "interrupted")]
+        assert end_of(await told(app, session, "go on")).state == "complete"
+        assert [m["content"] for m in provider.contexts[-1].messages[-3:]] == ["hi", "so far", "go on"]
+
+
+async def test_a_turn_that_is_cancelled_before_its_first_step_ends_too(where: str) -> None:
+    async with chat(where, [[{"text": "never"}]]) as (app, session, _):
+        running = await app.start("ann", session.session_id, "hi")
+        running.cancel()
+        assert (await running.wait()).state == "interrupted"
+
+
+async def test_closing_the_app_ends_what_runs_and_keeps_it(where: str) -> None:
+    async with chat(where, [[{"text": "so far"}, {"fault": "stall"}]]) as (app, session, _):
+        running = await app.start("ann", session.session_id, "hi")
+        async for event in running.events():
+            if isinstance(event, Text):
+                break
+    async with open_store(where) as store:
+        rows = await store.history.messages("ann", session.session_id)
+        assert [(row.text, row.state) for row in rows][1] == ("so far", "interrupted")
+
+
+async def test_the_same_key_is_one_turn_and_one_call_of_the_provider(where: str) -> None:
+    async with chat(where, [[{"text": "once"}, {"delay": 0.05}, {"text": "!"}]]) as (app, session, provider):
+        all_events = await asyncio.gather(*(told(app, session, "hi", key="k1") for _ in range(10)))
+        assert {text_of(events) for events in all_events} == {"once!"}
+        assert len(provider.contexts) == 1
+        assert text_of(await told(app, session, "hi", key="k1")) == "once!"
+        assert len(await app.store.turns.list("ann", session.session_id)) == 1
+
+
+async def test_a_provider_that_nobody_reaches_fails_the_turn_and_the_words_stay(where: str) -> None:
+    async with chat(where, [[{"fault": "refused"}], [{"text": "better"}]]) as (app, session, provider):
+        end = end_of(await told(app, session, "hi"))
+        assert end == Ended("failed", "the script cannot be reached", "is it running?")
+        assert end_of(await told(app, session, "again")).state == "complete"
+        assert [m["content"] for m in provider.contexts[-1].messages[1:]] == ["hi", "again"]
+        assert not validate(json.loads(provider.contexts[-1].payload))
+
+
+async def test_a_stream_that_is_cut_is_interrupted_with_what_came(where: str) -> None:
+    async with chat(where, [[{"text": "half of"}, {"fault": "cut"}]]) as (app, session, _):
+        events = await told(app, session, "hi")
+        assert text_of(events) == "half of"
+        assert end_of(events).state == "interrupted"
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        assert turn.error == "the connection to the script was cut"
+
+
+def weather() -> ToolRegistry:
+    tools = ToolRegistry()
+
+    @tools.function
+    def weather(city: str) -> str:
+        """The weather of a city; today only."""
+        return f"sunny in {city}"
+
+    return tools
+
+
+CALLING = [
+    [{"text": "Let me see. "}, {"call": "weather", "id": "c1", "arguments": {"city": "巴黎"}}, {"usage": [50, 0, 9]}],
+    [{"text": "It is sunny."}, {"usage": [80, 50, 4]}],
+]
+
+
+async def test_tools_run_inside_the_turn_and_each_request_extends_the_one_before(where: str) -> None:
+    async with chat(where, CALLING, tools=weather()) as (app, session, provider):
+        events = await told(app, session, "How is the weather?")
+        kinds = [type(event) for event in events if not isinstance(event, Usage)]
+        assert kinds == [Began, Text, ToolCallEvent, ToolResult, Text, Ended]
+        assert [e.text for e in events if isinstance(e, ToolResult)] == ["sunny in 巴黎"]
+        first, second = (context.payload for context in provider.contexts)
+        assert second.startswith(first[:-2])
+        rows = await app.store.history.messages("ann", session.session_id)
+        assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        assert turn.usage == {"prompt": 130, "cached": 50, "completion": 13, "requests": [[50, 0, 9], [80, 50, 4]]}
+        assert [r.payload for r in await requests_of(app.store, "ann", turn)] == [first, second]
+        await told(app, session, "And tomorrow?")
+        assert not any(validate(json.loads(context.payload)) for context in provider.contexts)
+
+
+async def test_a_turn_ends_with_a_notice_at_its_limit_of_steps_and_stays_valid(where: str) -> None:
+    async with chat(where, [CALLING[0]], tools=weather(), steps=3) as (app, session, provider):
+        events = await told(app, session, "How is the weather?")
+        assert end_of(events).state == "interrupted"
+        assert [e.kind for e in events if isinstance(e, Notice)] == ["limit"]
+        assert len(provider.contexts) == 3
+        ids = [e.id for e in events if isinstance(e, ToolCallEvent)]
+        assert len(set(ids)) == 3
+        await told(app, session, "Go on")
+        assert not validate(json.loads(provider.contexts[-1].payload))
+
+
+async def test_a_turn_ends_at_its_limit_of_tokens(where: str) -> None:
+    async with chat(where, CALLING, tools=weather(), turn_tokens=40) as (app, session, provider):
+        end = end_of(await told(app, session, "How is the weather?"))
+        assert (end.state, "59 of 40 tokens" in end.error) == ("interrupted", True)
+        assert len(provider.contexts) == 1
+
+
+async def test_a_turn_ends_at_its_limit_of_time_but_a_question_to_the_user_does_not_count(where: str) -> None:
+    tools = weather()
+    tools.remove("weather")
+
+    @tools.function(check=lambda given: Decision("confirm", "it rains"))
+    def weather_(city: str) -> str:
+        """The weather of a city; today only."""
+        return "sunny"
+
+    async def slow(call: ToolCallEvent, decision: object) -> bool:
+        await asyncio.sleep(1.2)
+        return True
+
+    calling = [[{"call": "weather_", "arguments": {"city": "Rome"}}], [{"text": "sunny"}], [{"fault": "stall"}]]
+    async with chat(where, calling, tools=tools, turn_seconds=1) as (app, session, _):
+        assert end_of(await told(app, session, "How is it?", ask=slow)).state == "complete"
+        events = await told(app, session, "How is it now?")
+        assert (end_of(events).state, end_of(events).error) == ("interrupted", "the turn took longer than 1 seconds")
+
+
+async def test_what_raises_in_a_provider_ends_the_turn_and_is_called_a_bug(where: str) -> None:
+    class Broken(ScriptedProvider):
+        def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+            raise ZeroDivisionError("oops")
+
+    async with App.open(where, settings=settings(), provider=Broken([]), work=False) as app:
+        session = await app.new_session("ann")
+        end = end_of(await told(app, session, "hi"))
+        assert (end.state, end.error) == ("failed", "ZeroDivisionError: oops")
+
+
+async def test_a_layer_that_cannot_be_loaded_stops_the_turn_and_nothing_is_sent(where: str) -> None:
+    async with chat(where, [[{"text": "never"}]]) as (app, session, provider):
+
+        @app.source("graph")
+        def graph(turn: object) -> str:
+            raise ConnectError("the graph is away")
+
+        end = end_of(await told(app, session, "hi"))
+        assert (end.state, end.error, provider.contexts) == ("failed", "the graph is away", [])
+
+
+async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
+    async with chat(where, [[{"text": "ok"}, {"usage": [2_000, 0, 1]}]], window=4_000) as (app, session, _):
+        before = (await app.context("ann", session.session_id, "hi")).receipt
+        await told(app, session, "hi")
+        after = (await app.context("ann", session.session_id, "hi")).receipt
+        assert "×" not in before.counter
+        assert after.counter.endswith("×4.000")
+        assert (await app.store.sessions.get("ann", session.session_id)).runtime["use"] == 0.5
