@@ -43,9 +43,9 @@ def test_a_real_chat_is_streamed_stored_remembered_and_resumed_after_a_restart(l
         terminal.say("And for dinner?", " out · ")
         leave(terminal)
     sent = payload(lamina)
-    assert [message["content"] for message in sent["messages"][1:]] == [
-        "My name is Mara and I live in Lisbon. What is a good breakfast?", answer, "And for dinner?",
-    ]  # fmt: skip
+    said = [message["content"] for message in sent["messages"][1:]]
+    assert said[:-1] == ["My name is Mara and I live in Lisbon. What is a good breakfast?", answer]
+    assert said[-1].endswith("And for dinner?"), "a resumed session has its rules again in front of the words"
     assert lamina.json("trace", "show", "last")["usage"]["completion"] > 0
 
     with lamina.terminal("chat", **SHORT) as terminal:
