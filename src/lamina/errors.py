@@ -16,7 +16,7 @@ LaminaError
 │   ├── RejectedError  the provider refused the request; `code` is its HTTP status
 │   ├── StalledError   nothing more came before a deadline
 │   └── BrokenStreamError an answer that was cut, or that is not what the provider's form allows
-├── ToolError          a tool that cannot be registered
+├── ToolError          a tool that cannot be registered, or a call of one that cannot be carried out
 ├── CompactionError    a compaction that would free too little, or has nothing to fold
 ├── LimitError         a turn that reached its limit of steps, tokens or time
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable

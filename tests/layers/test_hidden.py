@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.layers.hidden import ANY, Hidden, hidden_characters
+from lamina.layers.hidden import ANY, Hidden, hidden_characters, visible
 
 ZWNJ, ZWJ, LRM, RLM, ALM = "\u200c", "\u200d", "\u200e", "\u200f", "\u061c"
 EVERY = [chr(code) for code in range(0x110000) if ANY.match(chr(code))]
@@ -233,3 +233,23 @@ def test_P4_known_ways_to_hide_a_text_are_reported() -> None:
     assert hidden_characters("\u2813\u2811\u2800\u2813") == []
     for char in "\ufdd0\uffff\U0001d159\U00016fe4\U00013430":
         assert hidden_characters(f"a{char}b")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ls -l 'x'", "ls -l 'x'"),
+        ("章节 é 한국어", "章节 é 한국어"),
+        ("a\x1b[8mb", "a\\x1b[8mb"),
+        ("a\u202eb\u200b\ufeff", "a\\u202eb\\u200b\\ufeff"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        ("a\xa0b\u3164c\u2800d", "a\\xa0b\\u3164c\\u2800d"),
+        ("one\ntwo\t", "one\\ntwo\\t"),
+    ],
+)
+def test_T3_what_people_approve_hides_nothing(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_T3_what_is_kept_is_kept() -> None:
+    assert visible("one\ntwo\r\n", "\n") == "one\ntwo\\r\n"

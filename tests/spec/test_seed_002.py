@@ -1,6 +1,11 @@
-"""Seed 002: three segments, tool notes and hints (S1, S2, S3, S6, S7), with the seed's own data."""
+"""Seed 002: three segments, tool notes and hints (S1, S2, S3, S6, S7) and its tools (S8), with the seed's own data."""
 
+import asyncio
+import inspect
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +14,9 @@ from hypothesis import strategies as st
 from lamina import Fence, Layer, Prompt, Tool, ToolRegistry, assemble, assemble_segments, system_hint, tool_result
 from lamina.assembly.fences import Hint, split_updates
 from lamina.errors import PromptError, ToolError
+from lamina.layers.tools_files import file_tools
+from lamina.layers.tools_shell import shell_tools
+from lamina.types import Decision, Outcome, ToolCallEvent
 
 STATIC = "# 角色\n\n你是 mini-claude-code，一个运行在用户本地终端的 Code Agent。"
 NOTES = "- **read_file**：读取文件内容。超长文件会被截断，使用 offset/limit 分段读取。"
@@ -88,6 +96,110 @@ def test_S3_a_name_no_provider_takes_and_a_doubled_one_are_refused() -> None:
         ToolRegistry(READ_FILE, READ_FILE)
     with pytest.raises(ToolError, match=r"no tool named 'x'.*read_file"):
         ToolRegistry(READ_FILE).remove("x")
+
+
+def test_S2_a_function_joins_and_leaves_the_notes_and_only_the_schema_has_its_parameters() -> None:
+    registry = ToolRegistry()
+
+    @registry.function
+    def word_count(manuscript: str, by_chapter: bool = False) -> int:
+        """Count words. Use it before you promise a length."""
+        return len(manuscript.split()) + by_chapter
+
+    assert registry.notes() == "- **word_count**: Count words. Use it before you promise a length."
+    assert set(registry.schemas[0]["function"]["parameters"]["properties"]) == {"manuscript", "by_chapter"}
+    registry.remove("word_count")
+    assert registry.notes() == ""
+
+
+def test_S3_a_function_without_a_docstring_is_refused() -> None:
+    registry = ToolRegistry()
+
+    def silent(path: str) -> str:
+        return path
+
+    with pytest.raises(ToolError, match=r"silent has no description.*when to use it and what its limits are"):
+        registry.function(silent)
+    assert len(registry) == 0
+
+
+# S8: the seed's tools, for real
+
+
+def seed_tools(root: Path) -> ToolRegistry:
+    return ToolRegistry(*file_tools(root), *shell_tools(root, lambda command: Decision("safe")))
+
+
+def use(root: Path, name: str, **arguments: Any) -> Outcome:
+    return asyncio.run(seed_tools(root).call(ToolCallEvent("1", name, json.dumps(arguments))))
+
+
+def test_S8_the_seeds_tools_are_there_and_say_when_to_use_them(tmp_path: Path) -> None:
+    registry = seed_tools(tmp_path)
+    assert [tool.name for tool in registry] == ["read_file", "write_file", "edit_file", "bash"]
+    notes = registry.notes()
+    assert "offset and limit" in notes.split("**write_file**")[0]
+    for word in ("properties", "string", "integer", "additionalProperties"):
+        assert word not in notes
+    assert "offset" in registry["read_file"].too_long
+    assert "offset" not in registry["bash"].too_long
+
+
+def test_S8_the_seeds_prompt_file_is_written_read_in_parts_and_edited(tmp_path: Path) -> None:
+    """As the seed advises: read first, large files in parts, local changes by edit_file, write_file for whole files."""
+    prompt = (
+        f"{STATIC}\n\n# 行为准则\n\n1. **先理解，再行动**\n2. **最小化操作**\n\n# 输出规范\n\n- 使用中文与用户交流\n"
+    )
+    assert use(tmp_path, "write_file", path="SYSTEM_PROMPT.md", content=prompt).state == "done"
+    assert (tmp_path / "SYSTEM_PROMPT.md").read_text(encoding="utf-8") == prompt
+    part = use(tmp_path, "read_file", path="SYSTEM_PROMPT.md", offset=5, limit=1)
+    assert part.text == "# 行为准则\n[lines 5 to 5 of 12]"
+    edit = use(tmp_path, "edit_file", path="SYSTEM_PROMPT.md", old="使用中文与用户交流", new="使用英文与用户交流")
+    assert edit.state == "done"
+    assert use(tmp_path, "read_file", path="SYSTEM_PROMPT.md").text == prompt.replace("中文", "英文")
+    assert use(tmp_path, "bash", command="grep -c 准则 SYSTEM_PROMPT.md").text == "1\n"
+
+
+def test_S8_edit_file_needs_exactly_one_match_and_says_what_to_do_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "章.md").write_text("雨\n风\n雨\n", encoding="utf-8")
+    none = use(tmp_path, "edit_file", path="章.md", old="雪", new="霜")
+    several = use(tmp_path, "edit_file", path="章.md", old="雨", new="霜")
+    assert (none.state, several.state) == ("failed", "failed")
+    assert "stands nowhere" in none.text
+    assert "read the file again" in none.text
+    assert "more than once" in several.text
+    assert "at lines 1, 3" in several.text
+    assert "add lines before or after it" in several.text
+    assert (tmp_path / "章.md").read_text(encoding="utf-8") == "雨\n风\n雨\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("read_file", {"path": "不在.md"}, "'不在.md' is not there. Next: check the name"),
+        ("read_file", {"path": "../x"}, "leads out"),
+        ("write_file", {"path": "a", "content": 1}, "content must be of type string, not integer: 1"),
+        ("bash", {}, "command is missing"),
+        ("bash", {"command": "ls", "cwd": "/"}, "cwd is unknown (known: command, seconds)"),
+        ("read_files", {}, "Known: read_file, write_file, edit_file, bash"),
+    ],
+)
+def test_S8_failures_come_back_as_text(tmp_path: Path, name: str, arguments: dict[str, Any], words: str) -> None:
+    outcome = use(tmp_path, name, **arguments)
+    assert outcome.state == "failed"
+    assert words in outcome.text
+
+
+def test_S8_bash_has_30_seconds_and_its_group_ends(tmp_path: Path) -> None:
+    assert inspect.signature(shell_tools).parameters["seconds"].default == 30
+    command = "sleep 60 & echo $! > pid; echo begun; wait"
+    outcome = use(tmp_path, "bash", command=command, seconds=0.5)
+    assert outcome.state == "failed"
+    assert "ended after 0.5 seconds" in outcome.text
+    assert "begun" in outcome.text
+    pid = int((tmp_path / "pid").read_text())
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_S6_the_seeds_hint_is_rendered_to_the_letter() -> None:

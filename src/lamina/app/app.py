@@ -10,6 +10,7 @@ from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.providers import completing, provider_of, room_in, window_of
+from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_of_turn
 from lamina.assembly.tokens import Remembered
 from lamina.assembly.trace import pack
@@ -36,7 +37,7 @@ from lamina.ports import Ask, Complete, Embedder, Finder, Provider
 from lamina.records import Session, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
-from lamina.types import Context, Layer, Trust, TurnEvent
+from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
 OFF = "switched off by the setting `memory`"
 Clock = Callable[[], float]
@@ -202,6 +203,10 @@ class App:
         async with aclosing(running.events()) as events:
             async for event in events:
                 yield event
+
+    async def requests(self, owner: str, turn_id: str) -> list[Receipt]:
+        """What was sent in a turn, rebuilt from the store byte for byte; none when nothing was."""
+        return await requests_of(self.store, owner, await self.store.turns.get(owner, turn_id))
 
     async def compact(self, owner: str, session_id: str) -> Compacted:
         """Fold all but the newest turn of a session into a summary; what would free too little is an error."""

@@ -73,7 +73,7 @@ class ContextBuilder:
         *,
         settings: BuildSettings | None = None,
         prompts: Prompts | None = None,
-        tools: ToolRegistry | None = None,
+        tools: ToolRegistry | Mapping[str, ToolRegistry] | None = None,
     ) -> None:
         self.settings = settings or BuildSettings()
         self.sources = list(sources)
@@ -112,7 +112,10 @@ class ContextBuilder:
 
     def tools(self, turn: Turn) -> ToolRegistry | None:
         """The tools that the session's mode allows."""
-        return self._tools.for_mode(turn.session.mode or "ask") if self._tools else None
+        mode = turn.session.mode or "ask"
+        if isinstance(self._tools, Mapping):
+            return self._tools.get(mode)
+        return self._tools.for_mode(mode) if self._tools else None
 
     async def chat(self, turn: Turn) -> Chat:
         """[5]: the rolling window of this session, and of no other, from its last compaction on."""

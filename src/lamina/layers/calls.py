@@ -77,7 +77,7 @@ async def _run(tool: Tool, run: Callable[..., Any], arguments: dict[str, Any]) -
     return value if isinstance(value, Outcome) else _as_outcome(tool, value)
 
 
-async def _value(tool: Tool, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+async def _value(tool: Tool, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
     """What a function of the tool gave; an `Outcome` when it failed or was late. It raises our own cancellation."""
     kept = _Kept(asyncio.CancelledError, KeyboardInterrupt)
     task = asyncio.ensure_future(_called(kept, function, args, named))
@@ -110,7 +110,7 @@ async def _called(kept: "_Kept", function: Callable[..., Any], args: tuple[Any, 
     return value
 
 
-async def in_thread(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+async def in_thread(function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
     """A blocking function in a thread of its own that nobody waits for at exit, so a stuck one hinders no other."""
     loop, kept = asyncio.get_running_loop(), _Kept()
     done: asyncio.Future[None] = loop.create_future()

@@ -74,6 +74,9 @@ class _Child:
 
     def _wait(self) -> None:
         """Until it has ended. It stays a zombie, so that nobody gets its number before its group is ended."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            self.process.wait()
+            return
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
 

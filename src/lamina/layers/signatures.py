@@ -8,6 +8,7 @@ import json
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, cast, get_args, get_origin, get_type_hints
 from typing import is_typeddict as is_typed_dict
 
@@ -27,8 +28,7 @@ def parameters_of(function: Callable[..., Any], name: str) -> Schema:
     """The schema of a function's parameters. One that has none is refused, with its name and its type."""
     try:
         signature = inspect.signature(function)
-        hinted = function if inspect.isroutine(function) or isinstance(function, type) else type(function).__call__
-        hints = get_type_hints(hinted, include_extras=True)
+        hints = get_type_hints(_written(function), include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise ToolError(
             f"the tool {name} has a signature that cannot be read: {error}", hint="give each parameter a type"
@@ -90,7 +90,14 @@ def _is_json(value: object) -> bool:
 
 
 def description_of(function: Callable[..., Any]) -> str:
-    return inspect.getdoc(function) or ""
+    return inspect.getdoc(_written(function)) or ""
+
+
+def _written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that somebody wrote: behind a partial one, or of an object that can be called."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def parsed(text: str) -> tuple[dict[str, Any], str]:
