@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,9 @@ class Lamina:
             own |= {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(self.folder / "script.json")}
         return {**clean, **own, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "140", **more}
 
-    def terminal(self, *arguments: str, width: int = 100, height: int = 40, **more: str) -> Terminal:
+    def terminal(self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None) -> Terminal:
         """The same on a terminal that can be typed into and looked at."""
-        return Terminal(list(arguments), self.environ(**more), self.folder, width=width, height=height)
+        return Terminal(list(arguments), self.environ(**(environ or {})), self.folder, width=width)
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -1,6 +1,7 @@
 """`lamina doctor` as a real process: what is well, what is not, and what to do."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ def doctor(lamina: Lamina) -> Lamina:
     return lamina
 
 
-def checks(lamina: Lamina, *arguments: str, code: int = 0, **more: str) -> dict[str, list[dict[str, str]]]:
-    done = lamina.run("doctor", "--json", *arguments, **more)
+def checks(
+    lamina: Lamina, *arguments: str, code: int = 0, environ: Mapping[str, str] | None = None
+) -> dict[str, list[dict[str, str]]]:
+    done = lamina.run("doctor", "--json", *arguments, **(environ or {}))
     assert (done.returncode, done.stderr) == (code, ""), done
     found: dict[str, list[dict[str, str]]] = {}
     for check in json.loads(done.stdout)["checks"]:
@@ -46,16 +49,16 @@ def test_a_broken_setting_is_a_line_and_not_a_traceback(doctor: Lamina) -> None:
 
 def test_a_provider_elsewhere_is_not_asked_unless_told_to(doctor: Lamina) -> None:
     http = {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "LAMINA_BASE_URL": "http://127.0.0.1:9/v1"}
-    found = checks(doctor, **http)
+    found = checks(doctor, environ=http)
     assert (found["provider"][0]["state"], found["provider"][0]["hint"]) == ("note", "lamina doctor --online")
-    found = checks(doctor, "--online", code=1, **http)
+    found = checks(doctor, "--online", code=1, environ=http)
     assert found["provider"][0]["state"] == "bad"
     assert found["provider"][0]["hint"]
 
 
 def test_a_provider_without_a_model_and_a_script_that_is_missing_are_bad(doctor: Lamina) -> None:
-    assert checks(doctor, code=1, LAMINA_PROVIDER="openai")["provider"][0]["state"] == "bad"
-    assert checks(doctor, code=1, LAMINA_SCRIPT="gone.json")["provider"][0]["state"] == "bad"
+    assert checks(doctor, code=1, environ={"LAMINA_PROVIDER": "openai"})["provider"][0]["state"] == "bad"
+    assert checks(doctor, code=1, environ={"LAMINA_SCRIPT": "gone.json"})["provider"][0]["state"] == "bad"
 
 
 def test_rules_with_hidden_characters_are_bad_with_the_way_to_approve_them(doctor: Lamina) -> None:
@@ -77,8 +80,8 @@ def test_a_store_in_use_is_said_and_a_damaged_one_is_bad(doctor: Lamina) -> None
 
 
 def test_the_embedder_answers_or_is_off(doctor: Lamina) -> None:
-    assert checks(doctor, LAMINA_MEMORY="off")["embedder"][0]["state"] == "note"
-    found = checks(doctor, LAMINA_EMBEDDER="embedded")["embedder"][0]
+    assert checks(doctor, environ={"LAMINA_MEMORY": "off"})["embedder"][0]["state"] == "note"
+    found = checks(doctor, environ={"LAMINA_EMBEDDER": "embedded"})["embedder"][0]
     assert (found["state"], "512" in found["text"]) == ("well", True)
 
 

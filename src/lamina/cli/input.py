@@ -19,6 +19,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import History
+from prompt_toolkit.input import Input
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
@@ -162,9 +164,9 @@ class Keys:
 
 async def said_yes(question: str) -> bool:
     """Only a clear yes is one; no is what Enter, Ctrl-D and everything else mean. Ctrl-C is raised."""
-    forget_typed()
     output = None if sys.stdout.isatty() else create_output(stdout=sys.stderr)
     session: PromptSession[str] = PromptSession(style=STYLE, output=output)
+    forget_typed(session.input)
     words = FormattedText([("bold", f"  {question} ")])
     try:
         return (await session.prompt_async(words, handle_sigint=False)).strip().casefold() in YES
@@ -172,7 +174,9 @@ async def said_yes(question: str) -> bool:
         return False
 
 
-def forget_typed() -> None:
+def forget_typed(given: Input) -> None:
+    """Keys that nobody has read yet, and those that an earlier prompt read and left for the next."""
+    clear_typeahead(given)
     if termios:
         with suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)

@@ -93,6 +93,7 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     ),
     # columns
     "state.complete": ("complete", "完成"),
+    "col.began": ("began", "开始"),
     "col.answer": ("answer", "回答"),
     "col.usage": ("usage", "用量"),
     "col.requests": ("requests", "请求"),

@@ -70,7 +70,7 @@ def _show(say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, sai
     from lamina.cli.view import bars, proof, segments
 
     colour = {"complete": "green", "failed": "red"}.get(turn.state, "yellow")
-    rows: dict[str, object] = {"turn": turn.turn_id, "session": turn.session_id[:SHORT], "when": day(turn.created)}
+    rows: dict[str, object] = {"turn": turn.turn_id, "session": turn.session_id[:SHORT], "began": day(turn.created)}
     rows["state"] = styled(say[f"state.{turn.state}"] + (f"{say['colon']}{turn.error}" if turn.error else ""), colour)
     rows["said"] = one_line(said[0].text)
     rows["answer"] = one_line(said[1].text) or "—"
