@@ -122,11 +122,13 @@ class Settings:
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
     home: str = ""
     """The folder of `lamina.toml`: files that it names never lead out of it. Not a setting."""
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The environment itself, of which programs that are started get a few harmless names. Not a setting."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def setting_names() -> list[str]:
-    return [setting.name for setting in fields(Settings) if setting.name not in ("home", "origin")]
+    return [setting.name for setting in fields(Settings) if setting.name not in ("home", "environ", "origin")]
 
 
 def load_settings(
@@ -153,7 +155,7 @@ def load_settings(
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
     _fill_places(values, environ)
-    return Settings(**values, home=os.path.realpath(folder), origin=origin)
+    return Settings(**values, home=os.path.realpath(folder), environ=dict(environ), origin=origin)
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.providers import completing, provider_of, room_in, window_of
+from lamina.app.tools import offered
 from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_of_turn
 from lamina.assembly.tokens import Remembered
@@ -41,6 +42,8 @@ from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
 OFF = "switched off by the setting `memory`"
 Clock = Callable[[], float]
+Tools = ToolRegistry | Mapping[str, ToolRegistry]
+"""Those of every mode, or for each mode its own."""
 LEASE, SHARED_LEASE = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
@@ -98,7 +101,7 @@ class App:
 
     def __init__(
         self, store: Store, settings: Settings, *, embedder: Embedder | None = None, complete: Complete | None = None,
-        tools: ToolRegistry | None = None, provider: Provider | None = None, clock: Clock = time.time,
+        tools: Tools | None = None, provider: Provider | None = None, clock: Clock = time.time,
     ) -> None:  # fmt: skip
         self.store, self.settings = store, settings
         self._provider, self._engine = provider, None
@@ -127,7 +130,7 @@ class App:
     @asynccontextmanager
     async def open(
         store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
-        complete: Complete | None = None, tools: ToolRegistry | None = None, provider: Provider | None = None,
+        complete: Complete | None = None, tools: Tools | None = None, provider: Provider | None = None,
         clock: Clock = time.time, work: bool = True,
     ) -> "AsyncGenerator[App, None]":  # fmt: skip
         """Open the store that is named here or in the settings, and build everything on it.
@@ -142,7 +145,8 @@ class App:
                 Path(where).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
-        async with open_store(where, clock=clock) as opened:
+        async with offered(settings) as shipped, open_store(where, clock=clock) as opened:
+            tools = shipped if tools is None else tools
             await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
             if opened.alone:
                 await opened.jobs.release()

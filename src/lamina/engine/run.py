@@ -32,7 +32,7 @@ from lamina.engine.compaction import (
 )
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, typed, usage
+from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, typed, usage
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
@@ -42,6 +42,7 @@ from lamina.errors import (
     StoreError,
 )  # fmt: skip
 from lamina.layers.history import whole
+from lamina.layers.said import words
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Ask, Complete, HistoryRows, Provider
 from lamina.records import FinalState, NewJob, Turn, TurnRecord
@@ -335,6 +336,7 @@ class Engine:
     async def _result(self, work: Work, call: ToolCallEvent) -> tuple[ToolResult, str]:
         """Run a call; what it said, and the same as the model gets it: fenced, cut, without secrets."""
         tools, began = self.builder.tools(work.turn) or ToolRegistry(), time.monotonic()
+        words.set(said_by_user(work))
         outcome = await tools.call(call, ask=self._asking(work))
         text = self._hide(whole(outcome.text))
         known = {tool.name: tool for tool in tools}.get(call.name)

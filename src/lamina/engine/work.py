@@ -107,5 +107,10 @@ def estimated(work: Work, context: Context) -> int:
 
 def typed(work: Work, tag: str) -> bool:
     """Did the user write this tag himself, now or before?"""
+    return tag in said_by_user(work)
+
+
+def said_by_user(work: Work) -> str:
+    """His own words of this turn and of those in the window."""
     rows = work.chat.rows if work.chat else ()
-    return tag in work.turn.words or any(row.role == "user" and tag in row.text for row in rows)
+    return "\n".join([work.turn.words, *(row.text for row in rows if row.role == "user")])

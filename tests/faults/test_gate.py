@@ -1,0 +1,431 @@
+"""T1 the command gate never lets a command with an effect run by itself, T3 what is shown is what will run.
+
+The corpus of attacks is in `attacks.py`. Two oracles are real: bash says which words it makes of a text, and commands
+that the gate calls safe are run in a scratch folder that must be the same afterwards.
+"""
+
+import hashlib
+import os
+import random
+import re
+import subprocess
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lamina.layers.commands import decide
+from lamina.layers.shell_words import Part, read_script, visible_command
+from tests.faults.attacks import ATTACKS, BLOCKED, LINES, NOT_BLOCKED
+from tests.layers.ordinary import ORDINARY
+
+SOAK = int(os.environ.get("SOAK", "1"))
+ROOT = Path(__file__).parent  # a folder that is there; nothing in it is run
+Gate = Callable[[str], str]
+"""A command in, a verdict out."""
+
+
+def the_gate(command: str) -> str:
+    return decide(command, root=ROOT).verdict
+
+
+def a_seed() -> int:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    return seed
+
+
+def let_through(gate: Gate, commands: list[str]) -> list[str]:
+    return [command for command in commands if gate(command) == "safe"]
+
+
+# The corpus
+
+
+def test_T1_no_attack_is_ever_safe() -> None:
+    assert len(set(ATTACKS)) >= 300
+    assert let_through(the_gate, ATTACKS) == []
+
+
+def test_T1_what_nobody_means_is_blocked_and_what_somebody_may_mean_is_not() -> None:
+    assert [command for command in BLOCKED if the_gate(command) != "block"] == []
+    assert [command for command in NOT_BLOCKED if the_gate(command) == "block"] == []
+
+
+def test_T1_at_least_95_percent_of_ordinary_read_only_commands_run_without_asking(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    asked = [command for command in ORDINARY if decide(command, root=tmp_path).verdict != "safe"]
+    share = 1 - len(asked) / len(ORDINARY)
+    print(f"{share:.1%} of {len(ORDINARY)} ordinary commands are safe; asked: {asked}")
+    assert len(set(ORDINARY)) >= 300
+    assert share >= 0.95
+
+
+# Combinations
+
+SAFE_PARTS = [
+    "ls",
+    "ls -la src",
+    "cat 'a b'",
+    'grep -n "x; rm y" a.txt',
+    "git status",
+    "pwd",
+    "echo hi 2>&1",
+    "wc -l < a.txt",
+]
+EFFECTS = [
+    line for line in LINES if re.match(r"(rm|touch|tee|mv|git (push|commit|-c)|find \. -(exec|delete)|sort -o) ?", line)
+]
+JOINTS = [" && ", " || ", "; ", " | ", "\n", "&&", ";", "|", "||", " ;\n"]
+
+
+@given(
+    st.lists(st.sampled_from(SAFE_PARTS), max_size=199),
+    st.sampled_from(EFFECTS),
+    st.sampled_from(JOINTS),
+    st.integers(0, 199),
+)
+@example(["ls"] * 199, "rm x", ";", 199)
+@example(["ls"] * 199, "rm x", "\n", 100)
+def test_T1_an_effect_anywhere_among_1_to_200_parts_is_found(
+    parts: list[str], effect: str, joint: str, at: int
+) -> None:
+    at = min(at, len(parts))
+    assert the_gate(joint.join([*parts[:at], effect, *parts[at:]])) != "safe"
+
+
+@given(st.lists(st.sampled_from(SAFE_PARTS), min_size=1, max_size=200), st.sampled_from(JOINTS))
+def test_T1_up_to_200_safe_parts_stay_safe(parts: list[str], joint: str) -> None:
+    assert the_gate(joint.join(parts)) == "safe"
+
+
+@given(st.text(max_size=60))
+def test_T1_no_text_makes_it_fail_and_every_decision_has_a_reason(text: str) -> None:
+    decision = decide(text, root=ROOT)
+    assert decision.reason
+    assert decision.shows == visible_command(text)
+
+
+@given(st.text(alphabet="ls rm;|&><$`'\"\\\n#(){}*~!=-x/.", max_size=40))
+def test_T1_shell_noise_with_a_removal_in_it_is_never_safe(noise: str) -> None:
+    """Whatever stands before a line's end, a removal behind it on a line of its own runs, or nothing does."""
+    if the_gate(noise) == "safe":
+        assert the_gate(f"{noise}\nrm x") != "safe"
+
+
+# Planted bugs
+
+
+def splits_on_blanks(command: str) -> str:
+    """The planted bug: no shell grammar, just words between blanks."""
+    wrong = {"rm", "mv", "touch", "sudo", ">", ">>"}
+    words = command.split(" ")
+    return "confirm" if wrong & set(words) or words[0] not in ("ls", "cat", "echo", "git", "find", "sort") else "safe"
+
+
+def looks_at_the_first_part(command: str) -> str:
+    """The planted bug: the rest of a chain is not looked at."""
+    return the_gate(re.split(r"[;&|\n]", command)[0])
+
+
+def trusts_names(command: str) -> str:
+    """The planted bug: a program that reads is trusted with any option."""
+    script = read_script(command)
+    names = {"ls", "cat", "echo", "git", "find", "sort", "sed", "awk", "rg", "date"}
+    return "safe" if not script.unclear and all(part.texts[0] in names for part in script.parts) else "confirm"
+
+
+@pytest.mark.parametrize("planted", [splits_on_blanks, looks_at_the_first_part, trusts_names])
+def test_T1_the_corpus_finds_a_planted_bug(planted: Gate) -> None:
+    through = let_through(planted, ATTACKS)
+    print(f"{planted.__name__}: {len(through)} attacks got through")
+    assert len(through) > 10
+
+
+# Oracle 1: bash itself says which words it makes of a text
+
+TOKENS = [
+    "a", "bc", "x1", "中", "é", " ", " ", " ", "\t", "\n", "'", '"', "\\", "\\\n", "#", ";", "|", "&&", "||", "&",
+    ">/dev/null",
+    "2>&1", "2", "<", ">", "$", "*", "?", "[", "]", "{", "}", "!", "~", "=", ",", "..", "-", "(", ")", "`", "%",
+    "\\'", '\\"',
+]  # fmt: skip
+LISTENING = """command_not_found_handle() {
+  local all; printf -v all '%s\\001' "$@"; printf '%s\\002' "$all" >>"$HEARD"; return 0
+}
+"""
+
+
+def plain_enough(part: Part) -> bool:
+    """Whether bash would hand these words to our listener: no builtin, no assignment, nothing that needs a file."""
+    name = part.texts[0] if part.words else ""
+    fine = all(r.target.text == "/dev/null" or (r.operator == ">&" and r.target.text == "1") for r in part.redirects)
+    return bool(re.fullmatch(r"(?:a|bc|x1|中|é)+", name)) and fine and not any(word.tilde for word in part.words)
+
+
+def expected_of(parts: tuple[Part, ...]) -> Counter[tuple[str, ...]]:
+    """What runs when everything succeeds: all but the pipelines behind ||."""
+    run: Counter[tuple[str, ...]] = Counter()
+    skipped = False
+    for part in parts:
+        skipped = skipped if part.joint == "|" else part.joint == "||"
+        if not skipped:
+            run[tuple(part.texts)] += 1
+    return run
+
+
+def heard_by_bash(text: str, folder: Path) -> tuple[Counter[tuple[str, ...]], bool]:
+    """The commands that bash would run, and whether it takes the text for a mistake."""
+    log = folder / "heard"
+    log.write_bytes(b"")
+    empty = folder / "empty"
+    empty.mkdir(exist_ok=True)
+    env = {"PATH": "/nonexistent", "HEARD": str(log), "LC_ALL": "C.UTF-8"}
+    run = subprocess.run(
+        ["/bin/bash", "--norc", "--noprofile", "-c", LISTENING + text], cwd=empty, env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=20, check=False,
+    )  # fmt: skip
+    calls = log.read_text(encoding="utf-8").split("\x02")[:-1]
+    return Counter(tuple(call.split("\x01")[:-1]) for call in calls), b"syntax error" in run.stderr
+
+
+def differences(
+    read: Callable[[str], tuple[Part, ...] | None], rng: random.Random, trials: int, folder: Path
+) -> tuple[list[str], int]:
+    """Texts of which bash makes other commands than the reader, and how many texts the reader was sure of."""
+    wrong: list[str] = []
+    sure = 0
+    while sure < trials:
+        text = "a" + "".join(rng.choice(TOKENS) for _ in range(rng.randint(1, 12)))
+        parts = read(text)
+        if parts is None or not all(map(plain_enough, parts)):
+            continue
+        sure += 1
+        expected, (heard, mistake) = expected_of(parts), heard_by_bash(text, folder)
+        if heard - expected or (not mistake and heard != expected):
+            wrong.append(f"{text!r}: read {dict(expected)}, bash {dict(heard)}")
+    return wrong, sure
+
+
+def sure_parts(text: str) -> tuple[Part, ...] | None:
+    script = read_script(text)
+    return None if script.unclear else script.parts
+
+
+def test_T1_bash_makes_the_same_commands_of_every_text_that_is_read_with_certainty(tmp_path: Path) -> None:
+    wrong, sure = differences(sure_parts, random.Random(a_seed()), 500 * SOAK, tmp_path)
+    print(f"{sure} texts compared with bash")
+    assert wrong == []
+
+
+def test_T1_bash_finds_a_planted_mistake_of_the_reader(tmp_path: Path) -> None:
+    def blind_to_line_ends(text: str) -> tuple[Part, ...] | None:
+        return sure_parts(text.replace("\n", " "))
+
+    wrong, _ = differences(blind_to_line_ends, random.Random(7), 300, tmp_path)
+    assert wrong
+
+
+# Oracle 2: what is called safe is run, and the folder is the same afterwards
+
+WORDS = {
+    "sort": ["-n", "-r", "-o", "-ox", "--output=x", "-k1", "-u", "--outp=y", "a.txt", "*", "-T", "."],
+    "uniq": ["-c", "a.txt", "b.txt", "x", "-d"],
+    "find": [".", "-name", "'*.txt'", "-delete", "-exec", "touch", "x", "{}", "\\;", "+", "-fprint", "-print", "*",
+    "-type", "f"],
+    "sed": ["-n", "-i", "-e", "p", "'1p'", "'w x'", "'s/o/0/w x'", "'s/o/0/'", "'1e touch x'", "a.txt", "-ni",
+    "'$d'", "'s/a/touch x/e'"],
+    "awk": ["'{print $1}'", "'{print > \"x\"}'", "'BEGIN{system(\"touch x\")}'", "'NR>1'", "a.txt", "-F,",
+    "'{print|\"sh\"}'", "'{ n++ } END { print n }'"],
+    "git": ["status", "log", "diff", "branch", "tag", "new", "--output=x", "-c", "core.pager=touch", "--oneline",
+    "-p", "--list", "stash",
+            "list", "HEAD", "config", "user.name", "me", "-C", "sub", "show", "-n", "1", "--format=%h", "remote", "-v"],
+    "tree": ["-L", "1", "-o", "x"], "xxd": ["a.txt", "x", "-r", "-p", "-l", "4"], "date": ["+%F", "-u"],
+    "base64": ["a.txt", "-d", "-w", "0"], "cat": ["a.txt", "b.txt", "*", "-n", "*.txt", "sub/c.txt"],
+    "tar": ["-tf", "-cf", "tf", "x.tar", "a.tar", "."],
+    "printf": ["'%s\\n'", "-v", "PATH", "'%n'", "x", "'a[$(touch x)]'"],
+    "test": ["-f", "a.txt", "-v", "'a[$(touch x)]'", "=", "!"],
+    "cd": ["sub", "..", "-", "."], "echo": ["hi", "*", "'; touch x'", '"$(touch x)"', "'$(touch x)'", "\\;", "#"],
+    "tee": ["x"], "touch": ["x"], "cp": ["a.txt", "x"], "rm": ["a.txt"],
+    "xargs": ["cat", "rm", "-n", "1", "wc", "-l", "-I{}", "touch"],
+    "ls": ["-la", "sub", "*"], "grep": ["-n", "one", "-r", ".", "a.txt", "-l"],
+    "iconv": ["-f", "UTF-8", "-t", "GBK", "-o", "x", "a.txt"],
+    "unzip": ["-l", "-o", "a.zip"], "shuf": ["-n", "1", "-o", "x", "a.txt"], "tr": ["a", "b"], "wc": ["-l", "a.txt"],
+    "sh": ["-c", "'touch x'"],
+}  # fmt: skip
+TAILS = [
+    "",
+    "",
+    "",
+    "",
+    " > x",
+    " >> a.txt",
+    " 2>/dev/null",
+    " 2>&1",
+    " < a.txt",
+    " &> x",
+    " >| x",
+    " <> x",
+    " {PATH}>/dev/null",
+]
+SEPARATORS = ["", "", "", " | ", " && ", "; ", " || ", "\n", " & ", "|", " |& ", " \\\n", " # "]
+CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GIT_OPTIONAL_LOCKS": "0"}
+OWN_NOTES = ("home/.npm",)
+"""Where programs keep logs and caches of their own, outside of the workspace."""
+
+
+def made_up(rng: random.Random) -> str:
+    text = ""
+    for _ in range(rng.randint(1, 4)):
+        name = rng.choice(list(WORDS))
+        words = [rng.choice(WORDS[name]) for _ in range(rng.randint(0, 4))]
+        text += " ".join([name, *words]) + rng.choice(TAILS)
+        joint = rng.choice(SEPARATORS)
+        if not joint:
+            break
+        text += joint
+    return text
+
+
+def workspace(folder: Path) -> Path:
+    """A small project with a repository in it, a file named like an option, and a canary beside it."""
+    root = folder / "project"
+    (root / "sub").mkdir(parents=True)
+    (folder / "home").mkdir()
+    for name, text in (
+        ("a.txt", "one\ntwo\n"),
+        ("b.txt", "three\n"),
+        ("sub/c.txt", "c\n"),
+        ("-delete", ""),
+        ("-ox", ""),
+    ):
+        (root / name).write_text(text, encoding="utf-8")
+    (folder / "canary").write_text("alive", encoding="utf-8")
+    me = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    for words in (["init", "-q"], ["add", "a.txt", "sub"], [*me, "commit", "-q", "-m", "first"]):
+        subprocess.run(
+            ["git", *words], cwd=root, env=CLEAN | {"HOME": str(folder / "home")}, check=True, capture_output=True
+        )
+    return root
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Every path below a folder with its kind and mode, time of change and content."""
+    found: dict[str, tuple[int, int, str]] = {}
+    for path in sorted(folder.rglob("*")):
+        if str(path.relative_to(folder)).startswith(OWN_NOTES):
+            continue
+        stat = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (stat.st_mode, stat.st_mtime_ns, content)
+    return found
+
+
+def run_for_real(command: str, root: Path) -> None:
+    subprocess.run(
+        ["/bin/bash", "--norc", "--noprofile",
+        "-c", command], cwd=root, env=CLEAN | {"HOME": str(root.parent / "home")},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def with_effect(gate: Gate, commands: list[str], folder: Path) -> tuple[list[str], int]:
+    """Those of the commands that the gate calls safe and that changed something; and how many were run."""
+    root = workspace(folder)
+    before, caught, ran = snapshot(folder), list[str](), 0
+    for command in commands:
+        if gate(command) != "safe":
+            continue
+        run_for_real(command, root)
+        ran += 1
+        after = snapshot(folder)
+        if after != before:
+            caught.append(command)
+            before = after
+    return caught, ran
+
+
+def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path) -> None:
+    rng = random.Random(a_seed())
+    root = tmp_path / "project"
+    made = [made_up(rng) for _ in range(1500 * SOAK)]
+    caught, ran = with_effect(lambda command: decide(command, root=root).verdict, made, tmp_path)
+    print(f"{ran} of {len(made)} made-up commands were called safe and run")
+    assert ran > 100
+    assert caught == []
+
+
+def test_T1_ordinary_commands_change_nothing_when_they_run(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    caught, ran = with_effect(lambda command: decide(command, root=root).verdict, ORDINARY, tmp_path)
+    print(f"{ran} ordinary commands were run")
+    assert ran > 300
+    assert caught == []
+
+
+@pytest.mark.parametrize("planted", [looks_at_the_first_part, trusts_names])
+def test_T1_running_them_finds_a_planted_bug(planted: Gate, tmp_path: Path) -> None:
+    rng = random.Random(11)
+    made = [text for text in (made_up(rng) for _ in range(400)) if re.search(r"touch|-o|> x|>> a|-i|rm a|tee", text)]
+    caught, ran = with_effect(planted, made[:150], tmp_path)
+    print(f"{planted.__name__}: {ran} run, {len(caught)} with an effect")
+    assert caught
+
+
+# T3
+
+
+def meant(shown: str) -> str:
+    """The only command that is shown like this."""
+
+    def back(found: re.Match[str]) -> str:
+        slashes, code = found[1], found[2]
+        if len(slashes) % 2 == 0:
+            return "\\" * (len(slashes) // 2) + code
+        return "\\" * (len(slashes) // 2) + chr(int(code[1:], 16))
+
+    text = re.sub(r"(\\+)(u[0-9a-f]{4}|U[0-9a-f]{8}|[uU])", back, shown.replace("⏎\n", "\n"))
+    return text
+
+
+HARD = st.text(alphabet="\\uU0020e\u202e\u200b\n\t ⏎中\u0301\x1b\U000e0041x")
+
+
+@given(st.one_of(st.text(st.characters(exclude_categories=())), HARD))
+@example("\\u202e")
+@example("\u202e")
+@example("\\\u202e")
+@example("\\\\u202e")
+@example("⏎\n⏎")
+def test_T3_one_command_one_look(text: str) -> None:
+    shown = visible_command(text)
+    assert meant(shown) == text
+    hidden = [
+        char
+        for char in shown
+        if char not in "\n" and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn")
+    ]
+    assert hidden == []
+
+
+def test_T3_the_shown_bytes_are_those_that_run_and_ordinary_text_stays_readable() -> None:
+    for command in (*ORDINARY, *ATTACKS):
+        decision = decide(command, root=ROOT)
+        assert meant(decision.shows) == command
+        if command.isascii() and command.isprintable() and not re.search(r"\\[uU]", command):
+            assert decision.shows == command
+    assert visible_command("grep '错误' 日志.txt") == "grep '错误' 日志.txt"
+    assert visible_command("rm \u202etxt.a") == "rm \\u202etxt.a"
+    assert visible_command("rm \\u202etxt.a") == "rm \\\\u202etxt.a"
+
+
+def test_T3_finds_a_planted_view_that_shows_two_commands_alike() -> None:
+    def planted(text: str) -> str:
+        return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+    assert planted("\u202e") == planted("\\u202e")
+    assert visible_command("\u202e") != visible_command("\\u202e")
