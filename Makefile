@@ -7,8 +7,9 @@ SHELL := /bin/bash
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: .venv/run.stamp  ## set up, then assemble the shipped example and show its receipt
-	@$(BIN)/lamina context --project examples/novel --mode agent --budget 850
+run: .venv/run.stamp  ## set up, then chat with the embedded model; without a terminal it answers one question
+	@if [ -t 0 ]; then $(BIN)/lamina chat; \
+	else echo "What is the capital of France?" | LAMINA_MAX_TOKENS=64 $(BIN)/lamina chat; fi
 
 test: .venv/dev.stamp  ## set up, then run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -158,13 +158,18 @@ def load_settings(
     return Settings(**values, home=os.path.realpath(folder), environ=dict(environ), origin=origin)
 
 
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where lamina keeps things of the user's own. Never a relative folder: that would be the repository's."""
+    environ = os.environ if environ is None else environ
+    home, state = environ.get("HOME", ""), environ.get("XDG_STATE_HOME", "")
+    home = home if os.path.isabs(home) else os.path.expanduser("~")
+    return Path(state if os.path.isabs(state) else os.path.join(home, ".local", "state")) / "lamina"
+
+
 def _fill_places(values: dict[str, Any], environ: Mapping[str, str]) -> None:
     """Where things of the user's own lie, unless a setting says so."""
-    if not values.get("approvals"):  # a relative folder would be the repository's, and none approves itself
-        home, state = environ.get("HOME", ""), environ.get("XDG_STATE_HOME", "")
-        home = home if os.path.isabs(home) else os.path.expanduser("~")
-        state = state if os.path.isabs(state) else os.path.join(home, ".local", "state")
-        values["approvals"] = os.path.join(state, "lamina", "approved.json")
+    if not values.get("approvals"):
+        values["approvals"] = str(state_folder(environ) / "approved.json")
     if not values.get("store"):
         home, data = environ.get("HOME", ""), environ.get("XDG_DATA_HOME", "")
         home = home if os.path.isabs(home) else os.path.expanduser("~")

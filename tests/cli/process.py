@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.cli.terminal import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +22,20 @@ class Lamina:
     def store(self) -> str:
         return str(self.folder / "chats.db")
 
+    def script(self, *answers: list[dict[str, Any]]) -> None:
+        """What the model says from now on, an answer for each request, and then again from the first."""
+        (self.folder / "script.json").write_text(json.dumps(answers), encoding="utf-8")
+
     def environ(self, **more: str) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
         own = {"LAMINA_STORE": self.store, "LAMINA_USER": "ann", "LAMINA_EMBEDDER": "none"}
+        if (self.folder / "script.json").exists():
+            own |= {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(self.folder / "script.json")}
         return {**clean, **own, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "140", **more}
+
+    def terminal(self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None) -> Terminal:
+        """The same on a terminal that can be typed into and looked at."""
+        return Terminal(list(arguments), self.environ(**(environ or {})), self.folder, width=width)
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -7,7 +7,7 @@ from typing import Any
 from lamina.assembly.context import assemble
 from lamina.assembly.wire import encode
 from lamina.errors import SettingsError
-from lamina.ports import Complete, Count, Provider
+from lamina.ports import Complete, Count, Encode, Provider
 from lamina.settings import Settings
 from lamina.types import Key, Layer, Message, Text
 
@@ -18,7 +18,7 @@ ANSWER = 1_024
 WORK_ANSWER = 1_024
 
 
-def provider_of(settings: Settings) -> Provider:
+def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
     """The provider that the settings name; the embedded model where they name none."""
     name = settings.provider or "local"
     window = settings.window or None

@@ -52,7 +52,7 @@ def opened(settings: Settings) -> Any:
     return App.open(settings=unindexed(settings), work=False)
 
 
-def _row(say: Say, memory: Memory) -> list[Any]:
+def memory_row(say: Say, memory: Memory) -> list[Any]:
     kind = styled(say.get(f"kind.{memory.kind}", memory.kind), COLOURS.get(memory.kind, "white"))
     text = one_line(memory.text) or f"({say[f'state.{memory.state}']})"
     mark = f" ({say['state.superseded']})" if memory.state == "superseded" else ""
@@ -91,7 +91,7 @@ def _lister(say: Say) -> Any:
         elif not found:
             tell(say, "memory.none", user=settings.user)
         else:
-            page(table(say, COLUMNS, [_row(say, one) for one in found], right=("importance",)))
+            page(table(say, COLUMNS, [memory_row(say, one) for one in found], right=("importance",)))
 
     return memory
 

@@ -14,7 +14,7 @@ from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 
-FAMILIES = ("sessions", "memory", "skills", "store", "worker")
+FAMILIES = ("chat", "ask", "sessions", "memory", "skills", "store", "worker", "trace", "doctor")
 """Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them."""
 
 
@@ -96,10 +96,11 @@ def _tree(say: dict[str, str], family: str = "") -> typer.Typer:
         check_lang_option(lang)
 
     app.callback()(root)
-    add_context(app, say)
-    add_config(app, say)
-    add_rules(app, say)
     for name in FAMILIES:
+        if name == "sessions":  # the order in which they are listed: talking first
+            add_context(app, say)
+            add_config(app, say)
+            add_rules(app, say)
         if name == family:
             getattr(import_module(f"lamina.cli.{name}"), f"add_{name}")(app, say)
         else:  # its name and help are enough for the list of commands

@@ -77,13 +77,13 @@ def _lister(say: Say) -> Any:
         elif not found:
             tell(say, "sessions.none", user=settings.user)
         else:
-            page(table(say, ("id", "when", "messages", "scenario", "title"), [_row(say, s) for s in found],
+            page(table(say, ("id", "when", "messages", "scenario", "title"), [session_row(say, s) for s in found],
                        right=("messages",)))  # fmt: skip
 
     return sessions
 
 
-def _row(say: Say, session: Session) -> list[Any]:
+def session_row(say: Say, session: Session) -> list[Any]:
     title = one_line(session.title) or say["untitled"]
     mark = f" ({say['ended']})" if session.ended is not None else ""
     branch = f" ⑂ {session.parent_id[:SHORT]}#{session.parent_seq}" if session.parent_id else ""
@@ -144,7 +144,11 @@ def _shower(say: Say) -> Any:
         if as_json:
             show_json({"session": session, "messages": messages})
             return
-        page(table(say, ("id", "when", "messages", "scenario", "title"), [_row(say, session)], right=("messages",)))
+        page(
+            table(
+                say, ("id", "when", "messages", "scenario", "title"), [session_row(say, session)], right=("messages",)
+            )
+        )
         _show_messages(say, messages, full)
 
     return show

@@ -3,6 +3,7 @@
 import json
 import unicodedata
 
+from lamina.cli.texts_chat import CHAT_TEXTS
 from lamina.cli.texts_store import STORE_TEXTS
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
@@ -145,7 +146,7 @@ TEXTS: dict[str, tuple[str, str]] = {
 def texts(lang: str) -> dict[str, str]:
     """All texts in one language."""
     index = 1 if lang == "zh" else 0
-    return {"lang": lang, **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS).items()}}
+    return {"lang": lang, **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS | CHAT_TEXTS).items()}}
 
 
 ZH_REASONS = {

@@ -67,15 +67,13 @@ def _show(console: Console, context: Context, receipt: Receipt, say: Say, full: 
             _show_text(console, _plain(message, say), SHORT_MESSAGE, say, full)
         console.print()
     console.rule(f"[bold]{say['receipt']}", align="left", style="dim")
-    console.print(_bars(receipt, say))
+    console.print(bars(receipt, say))
     if receipt.dropped.count:
         console.print(Padding(Text(gone, style="yellow"), (0, 1)))
     if receipt.over_budget:
         console.print(Padding(Text(say["over"], style="bold red"), (0, 1)))
-    console.print(_segments(receipt, say, full, narrow=console.width < 100))
-    tiles = say["tiles"].format(segments=len(receipt.segments), size=receipt.size)
-    proof = f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {visible(receipt.counter)}"
-    console.print(Padding(Text(proof, style="dim"), (0, 1)))
+    console.print(segments(receipt, say, full, narrow=console.width < 100))
+    console.print(Padding(Text(proof(receipt, say), style="dim"), (0, 1)))
 
 
 def _show_layers(console: Console, context: Context, say: Say, full: bool) -> None:
@@ -104,7 +102,7 @@ def _plain(message: Message, say: Say) -> str:
     return visible("\n".join(lines))
 
 
-def _bars(receipt: Receipt, say: Say) -> Table:
+def bars(receipt: Receipt, say: Say) -> Table:
     """A bar for each layer, the largest one full: the layers are compared with each other, the sum with the budget."""
     table = Table(box=None, padding=(0, 1), show_header=False)
     for justify in ("left", "left", "right", "right"):
@@ -124,7 +122,7 @@ def _bars(receipt: Receipt, say: Say) -> Table:
     return table
 
 
-def _segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
+def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
     names = [name for name in ("bytes", "layer", "tokens", "source", "hash", "trust", "why")
              if not (narrow and name == "hash")]  # fmt: skip
@@ -149,6 +147,29 @@ def _segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
     return table
 
 
+def proof(receipt: Receipt, say: Say) -> str:
+    """What the receipt vouches for, in one line."""
+    tiles = say["tiles"].format(segments=len(receipt.segments), size=receipt.size)
+    return f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {visible(receipt.counter)}"
+
+
+def cuts(receipt: Receipt, say: Say) -> Table | None:
+    """What was left out, shortened or skipped, and why; None when all of it was sent."""
+    gone = [segment for segment in receipt.segments if segment.decision != "kept"]
+    if not gone:
+        return None
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for (layer, fate, reason), run in groupby(gone, key=lambda s: (s.layer, s.decision, s.reason)):
+        rows = list(run)
+        source = rows[0].source if len(rows) == 1 else f"{rows[0].source} … {rows[-1].source}"
+        table.add_row(
+            Text(layer, style=COLOURS.get(layer, "white")), Text(reason_in(say["lang"], fate), style="yellow"),
+            Text(f"{sum(row.tokens for row in rows):,}"), Text(visible(source), style="dim"),
+            Text(visible(reason_in(say["lang"], reason))),
+        )  # fmt: skip
+    return table
+
+
 def _runs(segments: Sequence[Segment], full: bool) -> Iterator[list[Segment]]:
     """Messages of the history that are there for one reason share a row, unless everything is asked for."""
     for (layer, *_), run in groupby(segments, key=lambda s: (s.layer, s.decision, s.reason)):
@@ -158,7 +179,11 @@ def _runs(segments: Sequence[Segment], full: bool) -> Iterator[list[Segment]]:
             yield from ([segment] for segment in run)
 
 
-def show_files(rows: list[dict[str, Any]], say: dict[str, str]) -> None:
+def show_files(rows: list[dict[str, Any]], say: Say) -> None:
+    Console(highlight=False).print(files_table(rows, say))
+
+
+def files_table(rows: list[dict[str, Any]], say: Say) -> Table:
     """The instruction files in force, what each includes below it."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("kind", "path", "size", "tokens", "hash", "last_injected"):
@@ -172,4 +197,4 @@ def show_files(rows: list[dict[str, Any]], say: dict[str, str]) -> None:
         )  # fmt: skip
         for name in row["includes"]:
             table.add_row("", Text(f"└ {visible(name)}", style="dim"))
-    Console(highlight=False).print(table)
+    return table

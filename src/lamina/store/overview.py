@@ -7,12 +7,13 @@ from typing import Literal
 from lamina.store.database import Clock, Database, Steps, clean
 from lamina.store.sqlite import SqliteDatabase
 
-Kind = Literal["session", "message", "memory", "job"]
+Kind = Literal["session", "message", "memory", "job", "turn"]
 PLACES: Mapping[Kind, tuple[str, str]] = {
     "session": ("chat_session", "session_id"),
     "message": ("conversation", "message_id"),
     "memory": ("atomic_memory", "memory_id"),
     "job": ("outbox", "job_id"),
+    "turn": ("turn", "turn_id"),
 }
 COUNTED = {
     "sessions": "chat_session", "messages": "conversation", "memories": "atomic_memory",

@@ -1,0 +1,104 @@
+"""Looking back at turns for the faces: a turn by its beginning, two of its requests side by side, and asking again.
+
+The requests themselves are rebuilt by `trace`. Nothing here is stored, whatever the provider answers.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lamina.app.app import App
+from lamina.app.commands import LAST, whole_id
+from lamina.app.files import counter, file_rows, instruction_files
+from lamina.app.providers import provider_of
+from lamina.app.trace import requests_of
+from lamina.assembly.receipt import Difference, explain
+from lamina.errors import InputError, NotFoundError
+from lamina.layers.injection import InjectionState
+from lamina.records import Session, TurnRecord
+from lamina.settings import Settings
+from lamina.store.store import Store
+from lamina.types import Context, Event, Receipt
+
+__all__ = [
+    "Difference", "asked_again", "difference", "find_turn", "last_turn", "next_context", "request_of", "requests_of",
+    "rules_of",
+]  # fmt: skip
+LOOKED_AT = 50
+
+
+async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
+    """A turn by its id, the beginning of it, or `last`."""
+    if name == LAST:
+        for session in await store.sessions.list(owner, limit=LOOKED_AT):
+            if found := await last_turn(store, owner, session.session_id):
+                return found
+        raise NotFoundError("there is no turn yet", hint="say something: lamina chat")
+    return await store.turns.get(owner, await whole_id(store, owner, "turn", name))
+
+
+async def last_turn(store: Store, owner: str, session_id: str) -> TurnRecord | None:
+    """The turn of a session in which something happened last; imported messages belong to none."""
+    newest = await store.history.messages(owner, session_id, limit=LOOKED_AT, newest=True)
+    turn_id = next((message.turn_id for message in reversed(newest) if message.turn_id), "")
+    return await store.turns.get(owner, turn_id) if turn_id else None
+
+
+async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | None = None) -> Receipt:
+    """One request of a turn, counted from 1; the last one unless a number is given."""
+    receipts = await requests_of(store, owner, turn)
+    if not receipts:
+        raise NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+    if number is not None and not 1 <= number <= len(receipts):
+        raise InputError(f"--request is {number}", hint=f"the turn has {len(receipts)}, counted from 1")
+    return receipts[-1 if number is None else number - 1]
+
+
+def difference(before: Receipt, after: Receipt) -> Difference:
+    return explain(before, after)
+
+
+async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Event]:
+    """The same bytes to the provider of the settings, and what it says this time."""
+    provider = provider_of(settings, encode=lambda context, grammar: context.receipt)
+    try:
+        streamed = provider.stream(Context([], [], receipt, ()), max_tokens=settings.max_tokens or None)
+        async with aclosing(streamed):
+            async for event in streamed:
+                yield event
+    finally:
+        await provider.close()
+
+
+async def next_context(app: App, session: Session | None, words: str, *, mode: str = "", skill: str = "") -> Context:
+    """What the model would see if this were said now; without a session, in a new one that is gone afterwards."""
+    owner = app.settings.user
+    if session is None:
+        fresh = await app.new_session(owner, mode=mode, skill=skill)
+        try:
+            return await next_context(app, fresh, words)
+        finally:
+            await app.store.sessions.delete(owner, fresh.session_id)
+    if app.settings.memory:  # the index is read first, so that the deadline is not spent on a start
+        await asyncio.gather(app.recall.search(owner, words, limit=1), return_exceptions=True)
+    return await app.context(owner, session.session_id, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The instruction files in force for a session, and how often they were injected."""
+
+    rows: Sequence[Mapping[str, Any]]
+    counters: Mapping[str, int]
+    any: bool
+
+
+def rules_of(app: App, session: Session | None) -> Rules:
+    files = instruction_files(app.settings, Path(app.settings.workspace))
+    state = InjectionState.from_dict(session.injection) if session and session.injection else None
+    loaded = files.load()
+    rows = file_rows(loaded, state, counter(app.settings.counter))
+    return Rules(rows, dict(state.counters) if state else {}, bool(loaded.rules_text))

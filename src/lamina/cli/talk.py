@@ -1,0 +1,139 @@
+"""What `lamina chat` and `lamina ask` have in common: whose words go where, and a turn as plain text for pipes.
+
+Where nobody can be asked, a dangerous call is refused; there is no switch that says yes to everything.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from lamina.app.app import App
+from lamina.app.commands import find_session
+from lamina.cli.chat_view import Seen
+from lamina.cli.common import Say, chosen, one_line
+from lamina.cli.texts import visible
+from lamina.errors import InputError, shown
+from lamina.ports import Ask
+from lamina.records import Session
+from lamina.settings import Settings
+from lamina.types import Decision, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent
+
+MODES = ("agent", "plan", "ask")
+TITLE = 60
+"""Characters of the first words that become a session's title."""
+INTERRUPTED = 130
+
+
+def talk_settings(
+    user: str | None, store: str | None, model: str | None, workspace: Path | None, mode: str | None
+) -> Settings:
+    """The settings of a chat: without a workspace the folder you are in is it, and there are tools unless a setting
+    says no."""
+    check_mode(mode, "--mode has no choice")
+    logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
+    settings = chosen(user, store, model=model, workspace=str(workspace) if workspace else None)
+    folder = settings.workspace or os.getcwd()
+    if not os.path.isdir(folder):
+        what = "is not a folder" if os.path.lexists(folder) else "is not there"
+        raise InputError(f"{folder!r} {what}", hint="name the workspace's folder")
+    tools = settings.tools if "tools" in settings.origin else True
+    return replace(settings, workspace=folder, tools=tools)
+
+
+def check_mode(mode: str | None, what: str) -> None:
+    if mode is not None and mode not in MODES:
+        raise InputError(f"{what} {shown(mode)}", hint=f"choose one of {', '.join(MODES)}")
+
+
+async def begin(app: App, words: str, *, mode: str | None = None, skill: str = "") -> Session:
+    """A new session, named after the words that begin it."""
+    settings = app.settings
+    title = one_line(words, TITLE)
+    return await app.new_session(settings.user, title=title, mode=mode or settings.mode, skill=skill)
+
+
+async def take_up(app: App, name: str, mode: str | None = None) -> Session:
+    """A session that is there already, in another mode where one is given."""
+    owner = app.settings.user
+    session = await find_session(app.store, owner, name)
+    session = await app.resume_session(owner, session.session_id)
+    if mode and mode != session.mode:
+        session = await app.store.sessions.update(owner, session.session_id, mode=mode)
+    return session
+
+
+@contextmanager
+def interrupts(stop: Callable[[], object]) -> Generator[None, None, None]:
+    """The first Ctrl-C asks the turn to end and keeps what came; a second one ends the program as always."""
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+
+    def restore() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+    def pressed() -> None:
+        restore()
+        stop()
+
+    loop.add_signal_handler(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def refuser(say: Say) -> Ask:
+    """Nobody is there to be asked: no, and a line that says so."""
+
+    async def refuse(call: ToolCallEvent, decision: Decision) -> bool:
+        tell_error(say, "talk.refused", name=call.name, shows=one_line(decision.shows or call.arguments, 200))
+        return False
+
+    return refuse
+
+
+async def plain_turn(say: Say, events: AsyncIterable[TurnEvent], *, quiet: bool = False) -> tuple[Seen, str]:
+    """The answer to the standard output as it comes, everything else to the error output; also returned."""
+    seen, pieces = Seen(), list[str]()
+    async for event in events:
+        seen.take(event)
+        match event:
+            case Text():
+                pieces.append(event.text)
+                if not quiet:
+                    sys.stdout.write(visible(event.text.replace("\r\n", "\n")))
+                    sys.stdout.flush()
+            case ToolResult():
+                state = say[f"chat.{event.state}"]
+                tell_error(say, "talk.called", name=event.name, state=state, seconds=f"{event.seconds:.1f}")
+            case Notice():
+                print(f"· {visible(event.text)}", file=sys.stderr)
+            case _:
+                pass
+    text = "".join(pieces)
+    if text and not quiet and not text.endswith("\n"):
+        print(flush=True)
+    return seen, text
+
+
+def tell_error(say: Say, name: str, /, **values: object) -> None:
+    print(say[name].format(**{n: visible(str(v)) for n, v in values.items()}), file=sys.stderr, flush=True)
+
+
+def tell_end(say: Say, ended: Ended, stopped: bool) -> int:
+    """Why a turn is not complete, on the error output; the exit code."""
+    if ended.state == "complete":
+        return 0
+    if stopped:
+        tell_error(say, "chat.stopped")
+        return INTERRUPTED
+    print(f"{say['error']}{say['colon']}{visible(ended.error or say[f'chat.ended.{ended.state}'])}", file=sys.stderr)
+    if ended.hint:
+        print(f"{say['next']}{say['colon']}{visible(ended.hint)}", file=sys.stderr)
+    return 1

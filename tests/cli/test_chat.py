@@ -1,0 +1,281 @@
+"""`lamina chat` as a real process on a real pseudo-terminal, with a script for a model."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.process import Lamina
+from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, NEWLINE, TAB, pasted
+
+HELLO: list[dict[str, Any]] = [{"text": "# Hello\n\nA **good** day."}, {"usage": [1_000, 500, 7]}]
+SECOND: list[dict[str, Any]] = [{"text": "The second answer."}, {"usage": [1_100, 900, 5]}]
+
+
+@pytest.fixture
+def chat(lamina: Lamina) -> Lamina:
+    lamina.script(HELLO, SECOND)
+    return lamina
+
+
+def messages(lamina: Lamina, session: str = "last") -> list[tuple[str, str, str]]:
+    rows = lamina.json("sessions", "show", session)["messages"]
+    return [(row["role"], row["content"], row["state"]) for row in rows]
+
+
+def test_an_answer_is_streamed_as_markdown_stored_and_found_again_after_a_restart(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        text = terminal.ready()
+        assert "lamina · scripted" in text
+        text = terminal.say("Good morning", "7 out")
+        assert "  Hello\n\n  A good day.\n\n  1,000 tokens in (50% cached) · 7 out" in text
+        terminal.ready()
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+        session = chat.json("sessions")[0]
+        assert f"come back with: lamina chat --resume {session['session_id'][:8]}" in terminal.text
+    assert session["title"] == "Good morning"
+    assert messages(chat) == [
+        ("user", "Good morning", "complete"), ("assistant", "# Hello\n\nA **good** day.", "complete"),
+    ]  # fmt: skip
+    with chat.terminal("chat", "--resume", session["session_id"][:8]) as terminal:
+        text = terminal.ready()
+        assert "↻ Good morning" in text
+        assert "› Good morning\n\n  Hello" in text
+        terminal.say("And now?", "7 out")
+    assert [row[1] for row in messages(chat)] == ["Good morning", HELLO[0]["text"], "And now?", HELLO[0]["text"]]
+    assert len(chat.json("sessions")) == 1
+
+
+def test_ctrl_c_interrupts_the_answer_and_keeps_it_and_the_chat_goes_on(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}], SECOND)
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me a story", "The beginning of")
+        terminal.send(CTRL_C)
+        assert "⏸ interrupted; what came is kept" in terminal.wait("kept")
+        assert "The second answer." in terminal.say("Go on", "5 out")
+        terminal.ready()
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+    rows = messages(chat)
+    assert rows[1] == ("assistant", "The beginning of ", "interrupted")
+    assert rows[3] == ("assistant", "The second answer.", "complete")
+
+
+def test_ctrl_c_before_the_first_word_interrupts_too_and_the_spinner_counts(chat: Lamina) -> None:
+    chat.script([{"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Hello?", "thinking 1 s")
+        terminal.send(CTRL_C)
+        terminal.wait("interrupted")
+        terminal.ready()
+        assert "thinking" not in terminal.text
+
+
+def test_messages_of_many_lines_by_keys_and_by_paste_are_one_message(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.ready()
+        terminal.send(f"one{ALT_ENTER}two{NEWLINE}three")
+        terminal.wait("three")
+        terminal.send(ENTER)
+        terminal.wait("7 out")
+        terminal.ready()
+        terminal.send(pasted("def f():\r    return 1\r\rf()"))
+        terminal.wait("f()")
+        terminal.send(ENTER)
+        terminal.wait("5 out")
+    said = [content for role, content, _ in messages(chat) if role == "user"]
+    assert said == ["one\ntwo\nthree", "def f():\n    return 1\n\nf()"]
+
+
+def test_chinese_is_typed_and_shown_in_its_width(chat: Lamina) -> None:
+    answer = "你好！很高兴认识你。" * 9
+    chat.script([{"text": answer, "split": [1, 2, 30]}, {"usage": [10, 0, 3]}])
+    with chat.terminal("chat", "--lang", "zh", width=60) as terminal:
+        assert "/help 显示命令" in terminal.ready()
+        text = terminal.say("我叫小明，住在杭州", "输出 3")
+        assert "› 我叫小明，住在杭州" in text
+        shown = [line.strip() for line in text.split("\n") if line.strip() and set(line.strip()) <= set(answer)]
+        assert "".join(shown) == answer
+    assert messages(chat)[0][1] == "我叫小明，住在杭州"
+
+
+def test_ctrl_c_at_the_prompt_clears_and_says_how_to_leave(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.ready()
+        terminal.send("never mind")
+        terminal.wait("never mind")
+        terminal.send(CTRL_C)
+        terminal.wait(lambda text: "never mind" not in text)
+        terminal.send(CTRL_C)
+        terminal.wait(lambda text: text.split("\n")[-1].strip() == "Ctrl-D leaves")
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+    assert chat.json("sessions") == [], "looking in leaves nothing behind"
+
+
+def test_new_sessions_resume_mode_and_an_unknown_command(chat: Lamina) -> None:
+    with chat.terminal("chat", "--mode", "plan") as terminal:
+        terminal.say("First words", "7 out")
+        first = chat_id(terminal.ready())
+        terminal.say("/new", "begins with your next message")
+        terminal.say("Other words", "5 out")
+        second = chat_id(terminal.ready())
+        assert first != second
+        listed = terminal.say("/sessions", "First words")
+        assert listed.rindex(second) < listed.rindex(first)
+        assert "↻ First words" in terminal.say(f"/resume {first[:5]}", "↻ First words")
+        assert "● agent" in terminal.say("/mode agent", "● agent")
+        assert terminal.ready().endswith(f" agent · scripted · {first} · /help")
+        assert "next: did you mean /mode?" in terminal.say("/mood plan", "did you mean")
+        assert "no mode is named 'fast'" in terminal.say("/mode fast", "choose one of")
+        assert "no session 'zzzz'" in terminal.say("/resume zzzz", "zzzz")
+        assert "/etc/hosts" in terminal.say("/etc/hosts is what?", "7 out"), "a path is no command"
+    rows = {row["title"]: row for row in chat.json("sessions")}
+    assert (rows["First words"]["mode"], rows["Other words"]["mode"]) == ("agent", "plan")
+
+
+def chat_id(text: str) -> str:
+    return text.split("\n")[-1].split(" · ")[-2]
+
+
+def test_why_and_context_show_what_the_model_saw_and_would_see(chat: Lamina) -> None:
+    (chat.folder / "AGENTS.md").write_text("Always answer briefly.\n", encoding="utf-8")
+    with chat.terminal("chat") as terminal:
+        text = terminal.say("/context", "tokens")
+        assert "What the model would see now" in text
+        assert "rules" in text
+        terminal.say("/why", "nothing was said in this session yet")
+        terminal.say("Hello", "7 out")
+        text = terminal.say("/why", "sha256")
+        assert "request 1 of 1" in text
+        assert "always kept" in text
+        assert "What the model saw last" in terminal.say("/context", "What the model saw last")
+        terminal.say("/context and the weather?", lambda text: text.count("What the model would see now") == 2)
+        assert "AGENTS.md" in terminal.say("/rules", "AGENTS.md")
+        assert "collected" in terminal.say("/collect", "collected")
+        assert "no tool was called" in terminal.say("/tools", "no tool was called")
+        assert "ann" in terminal.say("/memory", "nothing is remembered of ann")
+        assert "scripted (scripted)" in terminal.say("/model", "window")
+        assert "/collect" in terminal.say("/help", "Ctrl-D leaves.")
+        terminal.say("/quit", "come back with")
+        assert terminal.end() == 0
+    assert chat.json("sessions", "show", "last")["messages"][1]["is_collected"]
+
+
+def test_another_model_answers_over_the_same_store_and_a_broken_one_changes_nothing(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("Hello", "7 out")
+        first = chat_id(terminal.ready())
+        terminal.say("/model other", "answers now")
+        assert terminal.ready().endswith(f"{first} · /help")
+        terminal.say("Again", lambda text: text.count("7 out") == 2)
+    assert len(messages(chat)) == 4
+
+
+def test_tab_completes_commands_and_session_ids(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("Words of the first", "7 out")
+        name = chat_id(terminal.ready())
+        terminal.send("/res")
+        terminal.wait("go on with another session")
+        terminal.send(TAB)
+        terminal.wait("› /resume")
+        terminal.send(" ")
+        terminal.wait(lambda text: f"{name}  Words of the first" in text.split("› /resume")[-1])
+
+
+def test_the_history_is_kept_for_its_owner_alone_and_comes_back_with_the_arrow(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("Remember this line", "7 out")
+        terminal.ready()
+        terminal.send(CTRL_D)
+        terminal.end()
+    path = chat.folder / "state" / "lamina" / "history"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert json.loads(path.read_text().split("\n")[0]) == "Remember this line"
+    with chat.terminal("chat") as terminal:
+        terminal.ready()
+        terminal.send("\x1b[A")
+        terminal.wait("› Remember this line")
+
+
+def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_and_waits(chat: Lamina) -> None:
+    chat.script([{"text": "Slowly, "}, {"delay": 1.5}, {"text": "but surely."}, {"usage": [1, 0, 7]}], SECOND)
+    with chat.terminal("chat") as terminal:
+        terminal.say("Go", "Slowly")
+        terminal.send("next question")
+        text = terminal.wait("7 out")
+        assert "next" not in text
+        terminal.wait("› next question")
+        terminal.send(ENTER)
+        terminal.wait("The second answer.")
+
+
+def test_an_error_of_the_provider_is_shown_with_what_to_do_and_the_chat_goes_on(chat: Lamina) -> None:
+    chat.script([{"text": "Half of "}, {"fault": "cut"}], SECOND)
+    with chat.terminal("chat") as terminal:
+        text = terminal.say("Hello", "cut")
+        assert "the answer was interrupted; what came is kept" in text
+        assert "next: " in text
+        terminal.say("Again", "The second answer.")
+
+
+def test_who_kills_the_terminal_loses_no_question(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGKILL)
+        terminal.end()
+    assert messages(chat) == [("user", "Tell me", "complete"), ("assistant", "The beginning of ", "interrupted")]
+
+
+def test_a_store_in_use_is_a_clear_error(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("Hello", "7 out")
+        assert "process" in chat.error("ask", "Hello", code=4)
+        with chat.terminal("chat") as second:
+            assert second.end() == 4
+            assert "error: " in second.text
+            assert "Traceback" not in second.text
+
+
+def test_bad_options_are_refused_in_two_lines(chat: Lamina) -> None:
+    assert "--mode has no choice 'fast'" in chat.error("chat", "--mode", "fast", given="")
+    assert "is not there" in chat.error("chat", "--workspace", "nowhere", given="")
+    assert "there is no session yet" in chat.error("chat", "--resume", "last", given="Hello\n")
+
+
+def test_without_a_terminal_each_line_is_a_message(chat: Lamina) -> None:
+    done = chat.run("chat", given="First line\n\nSecond line\n")
+    assert done.stdout == "# Hello\n\nA **good** day.\nThe second answer.\n"
+    assert (done.returncode, done.stderr.startswith("come back with: lamina chat --resume ")) == (0, True)
+    assert [row[1] for row in messages(chat) if row[0] == "user"] == ["First line", "Second line"]
+    done = chat.run("chat", "--resume", "last", given="Third line\n")
+    assert done.returncode == 0
+    assert len(messages(chat)) == 6
+    chat.script([{"text": "Half"}, {"fault": "cut"}])
+    done = chat.run("chat", given="One more\n")
+    assert (done.returncode, done.stdout) == (1, "Half\n")
+    assert "error: " in done.stderr
+
+
+def test_without_any_line_it_says_so_and_ends_well(chat: Lamina) -> None:
+    done = chat.run("chat", given="\n \n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0, "", "there was nothing to answer: no lines came in\n",
+    )  # fmt: skip
+
+
+def test_a_line_that_is_not_utf_8_is_named(chat: Lamina) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lamina", "chat"], cwd=chat.folder, env=chat.environ(), check=False,
+        capture_output=True, input=b"caf\xe9\n",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"line 1 is not UTF-8: byte 3 is 0xe9" in done.stderr

@@ -1,0 +1,98 @@
+"""`lamina trace` as a real process: what past turns sent, byte for byte."""
+
+import hashlib
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.process import Lamina
+
+
+@pytest.fixture
+def traced(lamina: Lamina) -> Lamina:
+    lamina.script([{"text": "First answer."}, {"usage": [900, 0, 3]}], [{"text": "Second answer."}])
+    (lamina.folder / "AGENTS.md").write_text("Answer briefly.\n", encoding="utf-8")
+    lamina.run("chat", given="First question\nSecond question\n")
+    return lamina
+
+
+def turns(lamina: Lamina) -> list[str]:
+    rows = lamina.json("sessions", "show", "last")["messages"]
+    return [row["turn_id"] for row in rows if row["role"] == "user"]
+
+
+def payload(lamina: Lamina, *arguments: str) -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-m", "lamina", "trace", *arguments], cwd=lamina.folder, env=lamina.environ(), check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_show_names_a_turn_by_its_beginning_and_tells_where_each_byte_came_from(traced: Lamina) -> None:
+    first, second = turns(traced)
+    text = traced("trace", "show", first[:6])
+    for shown in (first, "First question", "First answer.", "prompt 900", "rules", "always kept", "sha256", "#1"):
+        assert shown in text, shown
+    assert second in traced("trace", "show", "last")
+    assert "no turn 'zzzz'" in traced.error("trace", "show", "zzzz")
+    assert "the turn has 1" in traced.error("trace", "show", "last", "--request", "2")
+
+
+def test_payload_and_json_agree_with_each_other_and_with_the_hash(traced: Lamina) -> None:
+    found = traced.json("trace", "show", "last")
+    sent = payload(traced, "show", "last", "--payload")
+    assert hashlib.sha256(sent).hexdigest() == found["requests"][0]["hash"]
+    assert [message["content"] for message in json.loads(sent)["messages"][1:]] == [
+        "First question", "First answer.", "Second question",
+    ]  # fmt: skip
+    assert payload(traced, "replay", "last") == sent
+    assert "exclude each other" in traced.error("trace", "show", "last", "--json", "--payload")
+
+
+def test_replay_writes_a_new_file_after_the_rules_have_changed(traced: Lamina) -> None:
+    sent = payload(traced, "replay", "last")
+    (traced.folder / "AGENTS.md").write_text("Quite different rules.\n", encoding="utf-8")
+    told = traced("trace", "replay", "last", "--out", "request.json")
+    assert (traced.folder / "request.json").read_bytes() == sent
+    assert hashlib.sha256(sent).hexdigest() in told
+    assert "exists already" in traced.error("trace", "replay", "last", "--out", "request.json")
+
+
+def test_replay_refuses_bytes_that_are_not_those_that_were_sent(traced: Lamina) -> None:
+    connection = sqlite3.connect(traced.store)
+    connection.execute("UPDATE layer_text SET text = replace(text, 'Answer briefly', 'Answer at length')")
+    connection.commit()
+    connection.close()
+    assert "cannot be rebuilt" in traced.error("trace", "replay", "last", code=4)
+
+
+def test_send_asks_again_with_these_bytes_and_stores_nothing(traced: Lamina) -> None:
+    before = traced.json("sessions", "show", "last")
+    text = traced("trace", "replay", "last", "--send")
+    assert text.index("Second answer.") < text.index("First answer."), "the script begins anew"
+    assert "the answers differ" in text
+    first = turns(traced)[0]
+    assert "the answers are the same" in traced("trace", "replay", first, "--send")
+    assert traced.json("sessions", "show", "last") == before
+
+
+def test_diff_says_where_two_turns_part_and_what_each_layer_gained(traced: Lamina) -> None:
+    first, second = turns(traced)
+    text = traced("trace", "diff", first, second)
+    assert "only adds to the first" in text or "part at byte" in text
+    assert "history" in text
+    found = traced.json("trace", "diff", first, second)
+    assert found["layers"]["history"][0] == 0
+    assert found["layers"]["history"][1] > 0
+    assert "the same, byte for byte" in traced("trace", "diff", first, first)
+    assert "两个请求逐字节相同" in traced("trace", "diff", first, first, "--lang", "zh")
+
+
+def test_a_store_without_turns_and_another_users_turn(traced: Lamina) -> None:
+    first = turns(traced)[0]
+    assert "no turn" in traced.error("trace", "show", first, "--user", "bob")
+    assert "there is no turn yet" in traced.error("trace", "show", "last", "--user", "bob")
