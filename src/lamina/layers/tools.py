@@ -5,12 +5,12 @@ Nothing here runs a tool. Notes say when to use a tool; how it is called stands 
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.errors import ToolError, shown
-from lamina.types import Layer
+from lamina.types import Decision, Layer
 
 MAX_CHARS = 8_000
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -30,6 +30,10 @@ class Tool:
     note: str = ""
     advice: str = ""
     max_chars: int = MAX_CHARS
+    run: Callable[..., Any] | None = None
+    check: Callable[[Mapping[str, Any]], Decision] | None = None
+    modes: tuple[str, ...] = ("agent", "plan", "ask")
+    seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
