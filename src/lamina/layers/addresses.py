@@ -1,0 +1,182 @@
+"""Where a web address leads: whether it may be fetched at all, and whether an IP address is one of the open internet.
+
+Pure: no name is resolved here. A host has one spelling when it leaves this room, so that nobody reads it differently
+later.
+"""
+
+import base64
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+from lamina.errors import ToolError, shown
+from lamina.types import Key
+
+Address = IPv4Address | IPv6Address
+PORTS = {"http": 80, "https": 443}
+MOST_CHARACTERS = 4_000
+_NOT_OPEN_4 = [
+    IPv4Network(net)
+    for net in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "168.63.129.16/32",  # a cloud's own services, at an address that looks like any other
+    )
+]  # fmt: skip
+_OPEN_6 = IPv6Network("2000::/3")
+_NOT_OPEN_6 = [
+    IPv6Network(net)
+    for net in (
+        "2001::/23",  # Teredo, ORCHID, benchmarks and other special purposes
+        "2001:db8::/32",
+        "2002::/16",  # 6to4 carries an IPv4 address
+        "2620:4f:8000::/48",
+        "3fff::/20",
+    )
+]
+_NAT64 = IPv6Network("64:ff9b::/96")
+_HOST = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)+"
+)
+_LOCAL = (
+    "localhost",
+    "local",
+    "localdomain",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "corp",
+    "home.arpa",
+    "private",
+    "test",
+)
+_SHORTEST_SECRET = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A web address in its one spelling. `address` is there when the host is an IP address."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: Address | None = None
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.path}"
+
+
+def is_global(address: Address) -> bool:
+    """Whether an address is one of the open internet: no loopback, private, link-local, shared or reserved one, no
+    multicast, and none that carries such an address inside."""
+    if isinstance(address, IPv4Address):
+        return address.is_global and not any(address in net for net in _NOT_OPEN_4)
+    if address.scope_id:
+        return False
+    if address.ipv4_mapped is not None:
+        return is_global(address.ipv4_mapped)
+    if address in _NAT64:
+        return is_global(IPv4Address(int(address) & 0xFFFFFFFF))
+    return address in _OPEN_6 and address.is_global and not any(address in net for net in _NOT_OPEN_6)
+
+
+def read_target(url: str) -> Target:
+    """What an address says, in one spelling; raises ToolError for what is never fetched."""
+    if len(url) > MOST_CHARACTERS:
+        raise ToolError(f"the URL has {len(url)} characters, at most {MOST_CHARACTERS} are fetched")
+    if any(
+        char <= " " or char in '\\<>"`{}|^\x7f' or unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zs")
+        for char in url
+    ):
+        raise ToolError(f"{shown(url)} holds a character that no URL has", hint="write it percent-encoded")
+    try:
+        parts = urlsplit(url)
+        host, port, user = parts.hostname or "", parts.port, parts.username is not None or "@" in parts.netloc
+    except ValueError:
+        raise ToolError(f"{shown(url)} is not a URL", hint="it looks like https://example.com/page") from None
+    if parts.scheme not in PORTS:
+        raise ToolError(f"{shown(url)} is neither http nor https", hint="only these are fetched")
+    if user:
+        raise ToolError(f"{parts.scheme}://…@{host} holds a user name", hint="leave it out; no credentials are sent")
+    if port == 0:
+        raise ToolError(f"{shown(url)} names port 0")
+    host, address = _host(host, bracketed="[" in parts.netloc)
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._") + (f"?{_query(parts.query)}" if parts.query else "")
+    return Target(parts.scheme, host, port or PORTS[parts.scheme], path, address)
+
+
+def _query(text: str) -> str:
+    return quote(text, safe="/%:@!$&'()*+,;=~-._?[]")
+
+
+def _host(host: str, bracketed: bool) -> tuple[str, Address | None]:
+    """The host in plain ASCII, and its address when it is one."""
+    if bracketed:
+        try:
+            return (six := IPv6Address(host)).compressed, six
+        except ValueError:
+            raise ToolError(f"[{host[:60]}] is not an IPv6 address") from None
+    plain = unicodedata.normalize("NFKC", host).lower().replace("。", ".").removesuffix(".")
+    try:
+        plain = plain.encode("idna").decode("ascii") if not plain.isascii() else plain
+    except UnicodeError:
+        raise ToolError(f"{shown(host)} is not a host's name") from None
+    last = plain.rpartition(".")[2]
+    if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", last):  # then every program that connects takes it for a number
+        try:
+            address = IPv4Address(plain)
+        except ValueError:
+            raise ToolError(f"{shown(host)} is an address in an unusual form", hint="write it as 192.0.2.1") from None
+        return plain, address
+    if any(plain == name or plain.endswith(f".{name}") for name in _LOCAL) or "." not in plain:
+        raise ToolError(f"{shown(host)} is a name of this machine or network", hint="only the open internet is fetched")
+    if not _HOST.fullmatch(plain):
+        raise ToolError(f"{shown(host)} is not a host's name")
+    return plain, None
+
+
+def carries_secret(url: str, secrets: Sequence[str]) -> bool:
+    """Whether an address holds a secret: as it is, encoded, in pieces, or in another case."""
+    looks = {url}
+    for _ in range(3):
+        looks |= {decoded for look in looks for decoded in (unquote(look), unquote_plus(look))}
+    lower = {look.lower() for look in looks}
+    squeezed = {re.sub(r"[^a-z0-9]", "", look) for look in lower}
+    for each in secrets:
+        secret = each.reveal() if isinstance(each, Key) else each
+        if len(secret) < _SHORTEST_SECRET:
+            continue
+        forms = {secret.lower(), secret[::-1].lower(), *_encoded(secret.encode("utf-8", "surrogatepass"))}
+        short = {re.sub(r"[^a-z0-9]", "", form) for form in forms}
+        if any(form in look for form in forms for look in lower):
+            return True
+        if any(form in look for form in short if len(form) >= _SHORTEST_SECRET for look in squeezed):
+            return True
+    return False
+
+
+def _encoded(secret: bytes) -> set[str]:
+    """A secret in hex, base32 and base64, in lower case; at every place where base64 may begin inside a longer text."""
+    forms = {secret.hex(), base64.b32encode(secret).decode().rstrip("=").lower()}
+    for before in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(b"\0" * before + secret).decode().rstrip("=")
+            end = (
+                len(text) if (before + len(secret)) % 3 == 0 else len(text) - 1
+            )  # the last character depends on what follows
+            forms.add(text[(0, 2, 3)[before] : end].lower())
+    return {form for form in forms if len(form) >= _SHORTEST_SECRET}
+
+
+def read_address(text: str) -> Address:
+    """An address as a resolver or a socket gives it."""
+    return ip_address(text)
