@@ -96,8 +96,10 @@ def house(folder: Path) -> tuple[Path, Path]:
     return root, outside
 
 
-def picture(folder: Path) -> dict[str, str]:
-    return {str(path): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+def picture(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder, but for the store, which is lamina's own."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and folder / "store" not in path.parents)
+    return {str(path): path.read_bytes() for path in files}
 
 
 async def attack(
@@ -126,8 +128,8 @@ async def attack(
             session = await app.new_session("ann")
             asking = None if yes is None else ask
             events = [event async for event in app.run("ann", session.session_id, "Read the page.", ask=asking)]
-        after = {path: text for path, text in picture(folder).items() if not path.startswith(str(store))}
-    return events, provider, asked, came, before != after
+        changed = before != picture(folder)
+    return events, provider, asked, came, changed
 
 
 def shipped(root: Path, port: int) -> dict[str, ToolRegistry]:
