@@ -100,6 +100,8 @@ class Settings:
     """Whose chats the commands show; empty is the name of the account."""
     workspace: str = ""
     """A folder whose instructions and rules are in every chat; empty for none."""
+    context: str = ""
+    """A file whose text is the layer `context` of every turn: what a project is about just now."""
     scenario: str = "common"
     host: str = ""
     """The app in which the chat runs, such as Excel: it decides which skills speak."""
@@ -143,7 +145,7 @@ def load_settings(
     origin: dict[str, str] = {}
     for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
         values[name], origin[name] = _READERS[name](value, where), _place(where)
-        named = name in ("identity", "instructions") or (name == "counter" and str(value).endswith(".json"))
+        named = name in ("identity", "instructions", "context") or (name == "counter" and str(value).endswith(".json"))
         if where.startswith(FILE) and named and value:
             values[name] = _inside(folder, values[name], where)
         if where.startswith(FILE) and name == "max_rule_bytes" and values[name] > MAX_RULE_BYTES:
@@ -394,6 +396,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "store": _text,
     "user": _user,
     "workspace": _text,
+    "context": _text,
     "scenario": _name,
     "host": _text,
     "form": _one_of(*get_args(Form)),

@@ -34,7 +34,7 @@ from lamina.layers.sources import (
     SummarySource,
 )
 from lamina.layers.tools import ToolRegistry
-from lamina.ports import Ask, Complete, Embedder, Finder, Provider
+from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
 from lamina.records import Session, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
@@ -96,6 +96,19 @@ class _Identity:
         return (file_layer("identity", self._path, turn_mark(turn)),)
 
 
+class _ContextFile:
+    """The layer `context` from a file of the user's; it is read on every turn, so that it can change."""
+
+    name, optional = "context", False
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._path = settings, Path(settings.context)
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        check_hidden(self._path, self._settings)
+        return (file_layer("context", self._path),)
+
+
 class App:
     """The chats of many owners over one store. `async with App.open() as app: …`"""
 
@@ -108,7 +121,7 @@ class App:
         self.recall = _finder(store, settings, embedder)
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
-        sources = [
+        sources: list[Source] = [
             _Identity(settings),
             ScenarioSource(store.templates, missing=settings.missing_slots),
             SessionSource(store.profile),
@@ -116,6 +129,8 @@ class App:
             CollectedSource(store.history, limit=settings.collected),
             SummarySource(self.memory, limit=settings.summaries),
         ]
+        if settings.context:
+            sources.append(_ContextFile(settings))
         off = {} if settings.memory else {"memory": OFF, "summary": OFF}
         build = BuildSettings(
             settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,

@@ -40,7 +40,7 @@ def by_mode(settings: Settings, more: Sequence[Tool] = ()) -> dict[str, ToolRegi
         if not root.is_dir():
             raise SettingsError(f"the workspace {shown(str(root))} is no folder", hint="set LAMINA_WORKSPACE")
         gate = partial(decide, root=root)
-        tools += file_tools(root)
+        tools += file_tools(root, closed=[] if "://" in settings.store else [Path(settings.store)])
         tools += shell_tools(root, gate, environ=settings.environ)
         tools += shell_tools(root, gate, environ=settings.environ, effects=False)
     tools += [*_web(settings), *more]
