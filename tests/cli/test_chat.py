@@ -296,6 +296,17 @@ def test_who_kills_the_terminal_loses_no_question(chat: Lamina) -> None:
     assert messages(chat) == [("user", "Tell me", "complete"), ("assistant", "The beginning of ", "interrupted")]
 
 
+def test_who_ends_the_process_politely_finds_the_terminal_as_it_was(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+        assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l"), "the cursor is there again"
+        assert "Traceback" not in terminal.text
+    assert messages(chat)[1] == ("assistant", "The beginning of ", "interrupted")
+
+
 def test_a_store_in_use_is_a_clear_error(chat: Lamina) -> None:
     with chat.terminal("chat") as terminal:
         terminal.say("Hello", "7 out")
