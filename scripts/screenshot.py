@@ -33,15 +33,15 @@ def shown(command: list[str]) -> str:
     return seen.decode().replace("\r\n", "\n")
 
 
-def main(path: str, command: list[str]) -> None:
+def draw(path: str, text: Text, title: str) -> None:
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True)
-        console.print(Text.from_ansi(shown(command)), end="")
+        console.print(text, end="")
         plain = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)  # no fonts from elsewhere
-        svg = console.export_svg(title=" ".join(["lamina", *command[1:]]), code_format=plain, unique_id="lamina")
+        svg = console.export_svg(title=title, code_format=plain, unique_id="lamina")
     # rich measures a line in characters, and Chinese ones are two columns wide: let the font decide
     Path(path).write_text(re.sub(r' textLength="[^"]*"', "", svg), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[3:])
+    draw(sys.argv[1], Text.from_ansi(shown(sys.argv[3:])), " ".join(["lamina", *sys.argv[4:]]))

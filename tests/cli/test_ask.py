@@ -68,6 +68,16 @@ def test_a_turn_that_fails_is_exit_1_with_the_error_and_what_came(ask: Lamina) -
     assert json.loads(done.stdout)["error"]
 
 
+def test_without_a_provider_or_with_bad_rules_nothing_is_asked_and_the_error_says_why(ask: Lamina) -> None:
+    assert "name of a model" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
+    assert ask.json("sessions") == [], "nothing was begun"
+    (ask.folder / "AGENTS.md").write_text("Be kind.\u202e\n", encoding="utf-8")
+    done = ask.run("ask", "Hello")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "AGENTS.md" in done.stderr
+    assert "approve" in done.stderr
+
+
 def test_no_question_and_bad_bytes_are_exit_2(ask: Lamina) -> None:
     assert "there is no question" in ask.error("ask")
     assert "there is no question" in ask.error("ask", "  ", given="\n\n")

@@ -217,6 +217,67 @@ def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_and_waits(chat: L
         terminal.wait("The second answer.")
 
 
+REMOVES: list[dict[str, Any]] = [{"text": "I clean up."}, {"call": "bash", "arguments": {"command": "rm -r drafts"}}]
+
+
+@pytest.fixture
+def dangerous(chat: Lamina) -> Lamina:
+    (chat.folder / "drafts").mkdir()
+    chat.script(REMOVES, SECOND)
+    return chat
+
+
+def test_a_dangerous_call_is_shown_and_enter_means_no(dangerous: Lamina) -> None:
+    with dangerous.terminal("chat", "--mode", "agent") as terminal:
+        text = terminal.say("Clean up", "Run it? [y/N]")
+        assert "  I clean up.\n\n  ⚠ bash wants to run:\n    │ rm -r drafts\n" in text
+        terminal.send(ENTER)
+        text = terminal.wait("The second answer.")
+        assert "⊘ bash  rm -r drafts · refused" in text
+        assert "The user said no" in terminal.say("/tools", "The user said no")
+    assert (dangerous.folder / "drafts").exists()
+
+
+def test_a_clear_yes_lets_it_run(dangerous: Lamina) -> None:
+    with dangerous.terminal("chat", "--mode", "agent", "--lang", "zh") as terminal:
+        terminal.say("Clean up", "运行吗？[y/N]")
+        terminal.send(f"是{ENTER}")
+        assert "✓ bash  rm -r drafts" in terminal.wait("The second answer.")
+    assert not (dangerous.folder / "drafts").exists()
+
+
+def test_what_was_typed_before_the_question_never_answers_it(dangerous: Lamina) -> None:
+    dangerous.script([{"text": "I clean up."}, {"delay": 1.0}, *REMOVES[1:]], SECOND)
+    with dangerous.terminal("chat", "--mode", "agent") as terminal:
+        terminal.ready()
+        terminal.send(f"Clean up{ENTER}y{ENTER}")  # the last two are read together with the message
+        terminal.wait("I clean up.")
+        terminal.send(f"y{ENTER}yes{ENTER}")  # and these while the answer runs
+        terminal.wait("Run it? [y/N]")
+        terminal.send(ENTER)
+        assert "refused" in terminal.wait("The second answer.")
+    assert (dangerous.folder / "drafts").exists()
+
+
+def test_ctrl_c_at_the_question_is_no_and_interrupts_the_turn(dangerous: Lamina) -> None:
+    with dangerous.terminal("chat", "--mode", "agent") as terminal:
+        terminal.say("Clean up", "Run it? [y/N]")
+        terminal.send(CTRL_C)
+        terminal.wait("⏸ interrupted; what came is kept")
+        terminal.ready()
+    assert (dangerous.folder / "drafts").exists()
+
+
+def test_without_a_terminal_nobody_can_be_asked_and_the_call_is_refused(dangerous: Lamina) -> None:
+    done = dangerous.run("chat", "--mode", "agent", given="Clean up\n")
+    assert done.returncode == 0
+    assert "refused, since nobody can be asked: bash rm -r drafts" in done.stderr
+    done = dangerous.run("ask", "--mode", "agent", "Clean up", "--json")
+    assert "refused, since nobody can be asked: bash rm -r drafts" in done.stderr
+    assert [call["state"] for call in json.loads(done.stdout)["calls"]] == ["refused"]
+    assert (dangerous.folder / "drafts").exists()
+
+
 def test_an_error_of_the_provider_is_shown_with_what_to_do_and_the_chat_goes_on(chat: Lamina) -> None:
     chat.script([{"text": "Half of "}, {"fault": "cut"}], SECOND)
     with chat.terminal("chat") as terminal:
@@ -233,6 +294,17 @@ def test_who_kills_the_terminal_loses_no_question(chat: Lamina) -> None:
         terminal.process.send_signal(signal.SIGKILL)
         terminal.end()
     assert messages(chat) == [("user", "Tell me", "complete"), ("assistant", "The beginning of ", "interrupted")]
+
+
+def test_who_ends_the_process_politely_finds_the_terminal_as_it_was(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+        assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l"), "the cursor is there again"
+        assert "Traceback" not in terminal.text
+    assert messages(chat)[1] == ("assistant", "The beginning of ", "interrupted")
 
 
 def test_a_store_in_use_is_a_clear_error(chat: Lamina) -> None:

@@ -8,9 +8,18 @@ import typer
 
 from lamina.app.app import App
 from lamina.cli.chat_view import Seen, TurnView
-from lamina.cli.common import Say, argument, flag, option, run, show_json
+from lamina.cli.common import Say, argument, flag, option, show_json
 from lamina.cli.screen import Screen
-from lamina.cli.talk import begin, interrupts, plain_turn, refuser, take_up, talk_settings, tell_end
+from lamina.cli.talk import (
+    begin,
+    interrupts,
+    plain_turn,
+    refuser,
+    run_until_told,
+    take_up,
+    talk_settings,
+    tell_end,
+)
 from lamina.errors import InputError
 from lamina.ports import Ask
 from lamina.records import Session
@@ -34,7 +43,7 @@ def add_ask(app: typer.Typer, say: Say) -> None:
     ) -> None:
         settings = talk_settings(user, store, model, workspace, mode)
         question = _question(say, " ".join(words or ()))
-        if code := run(_ask(say, settings, question, session, mode, as_json)):
+        if code := run_until_told(_ask(say, settings, question, session, mode, as_json)):
             raise typer.Exit(code)
 
     app.command("ask", help=say["ask.help"], epilog=say["ask.examples"])(ask)

@@ -3,7 +3,6 @@ plain text.
 """
 
 import asyncio
-import os
 import sys
 import threading
 from contextlib import AsyncExitStack
@@ -16,9 +15,19 @@ import typer
 from lamina.app.app import App
 from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey
 from lamina.cli.chat_view import TurnView
-from lamina.cli.common import SHORT, Say, option, run
+from lamina.cli.common import SHORT, Say, option
 from lamina.cli.screen import Screen
-from lamina.cli.talk import begin, interrupts, plain_turn, refuser, take_up, talk_settings, tell_end, tell_error
+from lamina.cli.talk import (
+    begin,
+    interrupts,
+    plain_turn,
+    refuser,
+    run_until_told,
+    take_up,
+    talk_settings,
+    tell_end,
+    tell_error,
+)
 from lamina.cli.texts import visible
 from lamina.errors import InputError, LaminaError
 from lamina.records import Session
@@ -38,7 +47,7 @@ def add_chat(app: typer.Typer, say: Say) -> None:
     ) -> None:
         settings = talk_settings(user, store, model, workspace, mode)
         work = _on_terminal if on_terminal() else _piped
-        if code := run(work(say, settings, resume, mode)):
+        if code := run_until_told(work(say, settings, resume, mode)):
             raise typer.Exit(code)
 
     app.command("chat", help=say["chat.help"], epilog=say["chat.examples"])(chat)
@@ -46,8 +55,9 @@ def add_chat(app: typer.Typer, say: Say) -> None:
 
 def on_terminal() -> bool:
     """Can people read and type here?"""
-    streams = (sys.stdin, sys.stdout)
-    return all(stream and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
+    from rich.console import Console
+
+    return all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)) and not Console().is_dumb_terminal
 
 
 async def _on_terminal(say: Say, settings: Settings, resume: str | None, mode: str | None) -> int:

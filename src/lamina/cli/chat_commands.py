@@ -238,7 +238,7 @@ def budget(say: Say, receipt: Receipt) -> list[Any]:
     left_out = cuts(receipt, say)
     parts: list[Any] = [Text(""), bars(receipt, say)]
     if left_out is None:
-        return [*parts, Text(say["chat.nothing_cut"], style="dim")]
+        return [*parts, Text(""), Text(say["chat.nothing_cut"], style="dim")]
     return [*parts, Text(""), Text(say["chat.cut"], style="yellow"), left_out]
 
 

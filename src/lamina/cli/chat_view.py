@@ -110,7 +110,8 @@ def result_lines(say: Say, call: ToolCallEvent, result: ToolResult, *, full: boo
     head = Text().append(f"{mark} ", style=colour).append_text(call_line(call.name, call.arguments))
     word = "" if result.state == "done" else f"{say[f'chat.{result.state}']} · "
     head.append(f" · {word}{say['chat.seconds'].format(seconds=result.seconds)}", style="dim")
-    rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if result.text.strip() else []
+    told = result.text.strip() and (full or result.state != "refused")  # who said no knows what happened
+    rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if told else []
     shown = rows if full else [one_line(row.replace("\t", "    "), max(10, width - 8)) for row in rows[:FOLDED]]
     lines = [Text(f"│ {row}", style="dim") for row in shown]
     if len(rows) > len(shown):

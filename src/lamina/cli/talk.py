@@ -8,15 +8,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, Callable, Generator
+from collections.abc import AsyncIterable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lamina.app.app import App
 from lamina.app.commands import find_session
 from lamina.cli.chat_view import Seen
-from lamina.cli.common import Say, chosen, one_line
+from lamina.cli.common import Say, chosen, one_line, run
 from lamina.cli.texts import visible
 from lamina.errors import InputError, shown
 from lamina.ports import Ask
@@ -27,7 +28,7 @@ from lamina.types import Decision, Ended, Notice, Text, ToolCallEvent, ToolResul
 MODES = ("agent", "plan", "ask")
 TITLE = 60
 """Characters of the first words that become a session's title."""
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 def talk_settings(
@@ -46,6 +47,21 @@ def talk_settings(
     return replace(settings, workspace=folder, tools=tools)
 
 
+def run_until_told(work: Coroutine[Any, Any, int]) -> int:
+    """Whoever ends the process politely finds everything as it should be: the turn kept, the terminal as it was."""
+
+    async def guarded() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return run(guarded())
+    except asyncio.CancelledError:
+        return TERMINATED
+
+
 def check_mode(mode: str | None, what: str) -> None:
     if mode is not None and mode not in MODES:
         raise InputError(f"{what} {shown(mode)}", hint=f"choose one of {', '.join(MODES)}")
@@ -53,7 +69,7 @@ def check_mode(mode: str | None, what: str) -> None:
 
 async def begin(app: App, words: str, *, mode: str | None = None, skill: str = "") -> Session:
     """A new session, named after the words that begin it."""
-    settings = app.settings
+    settings, _ = app.settings, app.provider  # who cannot answer is said before anything is stored
     title = one_line(words, TITLE)
     return await app.new_session(settings.user, title=title, mode=mode or settings.mode, skill=skill)
 
