@@ -149,6 +149,7 @@ class Ledger:
     def __init__(self, lines: Sequence[Line] = ()) -> None:
         self.turns: dict[str, Seen] = {}
         self.ran: list[str] = []
+        self.folded: list[Line] = []
         self.count = 0
         for line in lines:
             self.take(line)
@@ -157,6 +158,9 @@ class Ledger:
         self.count += 1
         if line["what"] == "ran":
             self.ran.append(line["token"])
+            return
+        if line["what"] == "folded":
+            self.folded.append(line)
             return
         seen = self.turns.setdefault(line["turn"], Seen())
         match line["what"]:
@@ -251,6 +255,9 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
         called.update(token for row in rows for token in tokens_of(row))
         found += _doubled(rows)
         found += await next_request(app, owner, session_id)
+    for line in ledger.folded:
+        session = await store.sessions.get(line["owner"], line["session"])
+        found += [] if session.runtime.get("compactions") else [f"the summary of {line['session']} is lost"]
     for name, seen in ledger.turns.items():
         found += turn_problems(name, seen, known.get(name))
     found += [f"turn {name} was remembered {learnt[name]} times" for name in known if learnt[name] != 1]
@@ -331,9 +338,11 @@ async def check(order: Line, ack: Ack) -> None:
     """In a new process: what the ledger in a file says is there, or what is not."""
     lines = [json.loads(line) for line in Path(order["ledger"]).read_text(encoding="utf-8").splitlines()]
     provider = ScriptedProvider([[{"text": "Well."}]], repeat=True)
+    ahead = order.get("ahead", 0)  # what failed is due again
     async with App.open(
-        order["where"], settings=chat_settings(), tools=tools(lambda line: None), provider=provider
-    ) as app:
+        order["where"], settings=chat_settings(), tools=tools(lambda line: None), provider=provider,
+        clock=lambda: time.time() + ahead,
+    ) as app:  # fmt: skip
         ack({"problems": (await problems(app, Ledger(lines)))[:20]})
 
 
