@@ -1,16 +1,8 @@
-"""R1, R7, R13, R20: processes that are killed, and backends that are terminated, in the middle of everything.
+"""R7: of several processes exactly one owns a store, and a kill -9 lets go of it."""
 
-`SOAK=50` runs the long form: that many times as many kills.
-"""
-
-import asyncio
-import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,102 +10,6 @@ import pytest
 
 from lamina.errors import StoreBusyError
 from lamina.store.store import open_store
-from tests.faults.load import Ledger, drain, problems, run_load
-from tests.postgres import Server
-
-ROOT = Path(__file__).parent.parent.parent
-SOAK = int(os.environ.get("SOAK", "1"))
-
-
-def child(*arguments: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.load", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def one_kill(where: str, seed: int, planted: str, ledger: Ledger) -> None:
-    """Let a child work for a random while, then kill it; what it wrote until then was acknowledged."""
-    process = child(where, str(seed), planted)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    first = process.stdout.readline()
-    assert first, process.stderr.read().decode()
-    timer = threading.Timer(random.Random(seed).uniform(0.0, 0.25), process.kill)
-    timer.start()
-    rest = process.stdout.read()
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
-    assert process.returncode == -signal.SIGKILL
-    for line in (first + rest).split(b"\n"):
-        if line.endswith(b"}"):
-            ledger.take(json.loads(line))
-
-
-async def state(where: str, ledger: Ledger) -> list[str]:
-    async with open_store(where) as store:
-        await drain(store)
-        return await problems(store, ledger)
-
-
-def test_R1_nothing_acknowledged_is_lost_or_doubled_by_kill_9(where: str) -> None:
-    kills = (60 if "://" not in where else 40) * SOAK
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    ledger = Ledger()
-    for n in range(kills):
-        one_kill(where, seed + n, "", ledger)
-        if n % 5 == 4:
-            assert asyncio.run(state(where, ledger)) == []
-    assert asyncio.run(state(where, ledger)) == []
-    assert ledger.count > 20 * kills
-
-
-@pytest.mark.parametrize("planted", ["early", "split"])
-def test_R1_a_planted_bug_is_found(tmp_path: Path, planted: str) -> None:
-    """Acknowledging before the commit loses; an effect apart from its completion is doubled."""
-    where, ledger = os.fspath(tmp_path / "store.db"), Ledger()
-    for n in range(10):
-        one_kill(where, n, planted, ledger)
-        found = asyncio.run(state(where, ledger))
-        if any(("lost" in each) if planted == "early" else ("remembered 2 times" in each) for each in found):
-            return
-    pytest.fail("the planted bug was not found")
-
-
-async def under_fire(server: Server, where: str, seed: int, rounds: int) -> tuple[list[str], Ledger, int]:
-    """The load in this process, while the server ends all its connections again and again."""
-    ledger, ended = Ledger(), 0
-    rng = random.Random(seed)
-    database = where.partition("@/")[2].partition("?")[0]
-    statement = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{database}' AND usename = 'lamina'"  # noqa: E501 -- one statement
-    async with open_store(where) as store:
-        load = asyncio.create_task(run_load(store, seed, ledger.take, writers=4))
-        for _ in range(rounds):
-            await asyncio.sleep(rng.uniform(0.05, 0.2))
-            ended += int(await asyncio.to_thread(server.sql, statement))
-        await asyncio.sleep(0.2)
-        assert not load.done(), load
-        load.cancel()
-        await asyncio.wait([load])
-        await drain(store)
-        return await problems(store, ledger), ledger, ended
-
-
-def test_R20_nothing_acknowledged_is_lost_or_doubled_by_terminated_backends(postgres: Server) -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    found, ledger, ended = asyncio.run(under_fire(postgres, postgres.database(), seed, 20 * SOAK))
-    assert found == []
-    assert ended > 20
-    assert ledger.count > 100
-
-
-# R7: one owner
-
 
 HOLD = """
 import asyncio, sys

@@ -103,6 +103,7 @@ class Engine:
         self._turns, self._sessions, self._history = turns, sessions, history
         self._jobs, self._complete, self._compacts, self._lease, self._hide = jobs, complete, compacts, lease, hide
         self._log = logging.getLogger("lamina.engine")
+        self._starting: set[asyncio.Task[Running]] = set()
         self._tasks: dict[str, tuple[Running, asyncio.Task[None]]] = {}
         self._linked: dict[str, frozenset[str]] = {}
         """Of each session the texts that its last request was made of: they need not be stored again."""
@@ -115,7 +116,14 @@ class Engine:
                 yield event
 
     async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> Running:
-        """Store the question; the turn runs on in a task of its own. The same key again is the same turn."""
+        """Store the question; the turn runs on in a task of its own, even when the caller leaves meanwhile. The same
+        key again is the same turn."""
+        starting = asyncio.create_task(self._start(turn, key, ask))
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        return await asyncio.shield(starting)
+
+    async def _start(self, turn: Turn, key: str, ask: Ask | None) -> Running:
         content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
         question = {"role": "user", "content": content}
         record = await self._turns.begin(
@@ -139,6 +147,7 @@ class Engine:
 
     async def close(self) -> None:
         """End what still runs, as interrupted."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
         held = list(self._tasks.values())
         for running, _ in held:
             running.cancel()
@@ -319,19 +328,22 @@ class Engine:
             for call in calls
         ]
         asked: Message = {"role": "assistant", "content": work.said or None, "tool_calls": written}
-        async with work.storing:
-            await self._turns.add(*work.key, [asked], lease=self._lease)
-            work.show_rest()
-            work.said, work.shown = "", 0
-        work.since.append(asked)
+        await asyncio.shield(self._keep(work, asked))
         for call in calls:
             work.running.emit(call)
-            result = await self._result(work, call)
-            async with work.storing:
-                message: Message = {"role": "tool", "tool_call_id": call.id, "content": result[1]}
-                await self._turns.add(*work.key, [message], lease=self._lease)
+            result, content = await self._result(work, call)
+            await asyncio.shield(self._keep(work, {"role": "tool", "tool_call_id": call.id, "content": content}))
+            work.running.emit(result)
+
+    async def _keep(self, work: Work, message: Message) -> None:
+        """Store a message of the turn, and with calls the text beside them. Not to be cancelled in the middle: what is
+        stored here must not be stored again with the answer; the end of the turn waits for it."""
+        async with work.storing:
+            await self._turns.add(*work.key, [message], lease=self._lease)
             work.since.append(message)
-            work.running.emit(result[0])
+            if message["role"] == "assistant":
+                work.show_rest()
+                work.said, work.shown = "", 0
 
     async def _result(self, work: Work, call: ToolCallEvent) -> tuple[ToolResult, str]:
         """Run a call; what it said, and the same as the model gets it: fenced, cut, without secrets."""

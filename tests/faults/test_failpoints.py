@@ -1,0 +1,112 @@
+"""R2: a process that ends before and after every transaction of the store; R12: between a call and its result.
+
+Each trial begins with a copy of a store that a crash has left, ends at its failpoint, and is looked at by a new
+process. The copies are in memory where that is possible: what the end of a process leaves, not of the power.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.failpoints import ENDED, SITES, count_of_calls
+from tests.faults.nursery import Line, Nursery
+
+NO_COMMIT = {"overview.Overview.sizes"}
+"""Asks PostgreSQL for the size of the database: there is nothing to lose."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    made = Path(tempfile.mkdtemp(prefix="lamina-", dir=memory))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+class Sweep:
+    """Trials of one life over copies of one store; `hit` are the failpoints at which a process ended."""
+
+    def __init__(self, nursery: Nursery, folder: Path, life: str, **order: Any) -> None:
+        self.nursery, self.folder, self.life, self.order = nursery, folder, life, order
+        self.hit: set[tuple[str, str]] = set()
+        first = folder / "first"
+        first.mkdir()
+        self.before, code = nursery.run(
+            "lay" if life == "others" else "prepare", where=os.fspath(first / "store.db")
+        )  # fmt: skip
+        assert code == ENDED
+        said, code = self.live("", 0, "never")
+        assert code == 0
+        self.passed: list[str] = said[-1]["sites"]
+
+    def live(self, site: str, at: int, when: str) -> tuple[list[Line], int]:
+        shutil.rmtree(self.folder / "trial", ignore_errors=True)
+        shutil.copytree(self.folder / "first", self.folder / "trial")
+        said, code = self.nursery.run(self.life, where=self.where, site=site, at=at, when=when, **self.order)
+        assert code in (0, ENDED)
+        self.hit |= {(line["site"], when) for line in said if "site" in line}
+        return said, code
+
+    @property
+    def where(self) -> str:
+        return os.fspath(self.folder / "trial" / "store.db")
+
+    def problems(self, said: list[Line]) -> list[str]:
+        """As a new process finds them."""
+        if self.life == "others":
+            done = [line["op"] for line in said if "op" in line]
+            return self.nursery.do("look", where=self.where, done=done)[-1]["problems"]
+        ledger = self.folder / "ledger.jsonl"
+        lines = [line for line in (*self.before, *said) if "what" in line]
+        ledger.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return self.nursery.do("check", where=self.where, ledger=os.fspath(ledger), ahead=3_600)[-1]["problems"]
+
+    def trials(self, *only: str) -> Iterator[tuple[str, list[str]]]:
+        """Each failpoint, or those of some sites, and what was wrong afterwards."""
+        for site, count in Counter(self.passed).items():
+            for at in range(1, count + 1) if not only or site in only else ():
+                for when in ("before", "after"):
+                    said, _ = self.live(site, at, when)
+                    yield f"{when} {site} {at}", self.problems(said)
+
+
+@pytest.mark.parametrize("life", ["turns", "jobs", "others"])
+def test_R2_nothing_is_lost_or_doubled_by_an_end_before_or_after_any_commit(
+    nursery: Nursery, folder: Path, life: str
+) -> None:
+    sweep = Sweep(nursery, folder, life)
+    wrong = [(where, problems) for where, problems in sweep.trials() if problems]
+    assert wrong == []
+    assert {(site, when) for site in sweep.passed if site for when in ("before", "after")} == sweep.hit
+
+
+def test_R2_every_place_that_commits_has_a_failpoint(nursery: Nursery, folder: Path) -> None:
+    assert len(SITES) == count_of_calls() > 30
+    reached: set[str] = set()
+    for life in ("turns", "jobs", "others"):
+        place = folder / life
+        place.mkdir()
+        reached.update(Sweep(nursery, place, life).passed)
+    assert SITES.keys() - reached == NO_COMMIT
+
+
+def test_R2_a_planted_end_in_two_transactions_is_found(nursery: Nursery, folder: Path) -> None:
+    sweep = Sweep(nursery, folder, "turns", planted="twice")
+    found = sweep.trials("turns.Turns.finish", "jobs.Jobs.add")
+    assert any("was remembered 0 times" in each for _, problems in found for each in problems)
