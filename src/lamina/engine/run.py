@@ -5,13 +5,16 @@ its usage, receipt, injection state and jobs in one transaction. Whatever happen
 """
 
 import asyncio
+import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from lamina.assembly.checks import LONGEST_ID, check_message
 from lamina.assembly.results import MAX_CHARS, tool_result
 from lamina.assembly.scrub import Scrub
 from lamina.assembly.trace import pack
@@ -113,6 +116,7 @@ class Engine:
     async def _start(self, turn: Turn, key: str, ask: Ask | None) -> Running:
         content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
         question = {"role": "user", "content": content}
+        check_message(question, "the message")  # once it is stored, it is sent with every request after it
         record = await self._turns.begin(
             turn.owner, turn.session.session_id, question, key=key, lease=self._lease,
             tokens=self.builder.settings.count(turn.words),
@@ -262,9 +266,9 @@ class Engine:
                 async for event in stream:
                     self._first_heard(work)
                     if isinstance(event, Text):
-                        self._say(work, scrub.feed(event.text))
+                        self._say(work, scrub.feed(whole(event.text)))
                     elif isinstance(event, ToolCallEvent):
-                        calls.append(self._own_id(work, event))
+                        calls.append(self._own(work, event))
                     elif isinstance(event, Usage):
                         work.usages.append(event)
                         work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
@@ -286,13 +290,17 @@ class Engine:
         if len(work.said) > work.shown:
             work.fresh.set()
 
-    def _own_id(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
-        """Ids that a provider gives twice in a turn are told apart."""
-        name = call.id
+    def _own(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
+        """The call as it can be sent again, to any provider: ids that were given twice are told apart, long ones cut,
+        and a tool's name has the letters that names may have. Whatever a model calls, the session goes on."""
+        given = name = whole(call.id)[:LONGEST_ID] or "call"
+        numbers = itertools.count(1)
         while name in work.known_ids:
-            name = f"{call.id}_{len(work.known_ids)}"
+            number = f"_{next(numbers)}"
+            name = given[: LONGEST_ID - len(number)] + number
         work.known_ids.add(name)
-        return replace(call, id=name)
+        tool = re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64] or "_"
+        return ToolCallEvent(name, tool, whole(call.arguments))
 
     async def _use(self, work: Work, calls: Sequence[ToolCallEvent]) -> None:
         """The calls are stored before the first of them runs, and each result before it is shown."""
