@@ -346,6 +346,32 @@ async def check(order: Line, ack: Ack) -> None:
         ack({"problems": (await problems(app, Ledger(lines)))[:20]})
 
 
+async def go_on(order: Line, ack: Ack) -> None:
+    """In a new process: the next turn of a session that was cut off, and the request that it sent."""
+    provider = ScriptedProvider([[{"text": "Well."}]])
+    async with App.open(
+        order["where"], settings=chat_settings(), tools=tools(lambda line: None), provider=provider, work=False
+    ) as app:
+        rows = await app.store.history.messages("ann", "ann-0")
+        running = await app.start("ann", "ann-0", "And now?")
+        await running.wait()
+        context = provider.contexts[0]
+        if order.get("planted"):  # nobody says that a call was interrupted
+            left = [message for message in context.messages if message.get("content") != INTERRUPTED]
+            found = list(validate({"messages": left}, "openai"))
+        else:
+            found = [each for grammar in GRAMMARS for each in validate(render(context, grammar), grammar)]
+        said = {"state": running.turn.state, "open": unanswered(rows), "interrupted": interrupted(context.messages)}
+        ack({**said, "problems": found})
+
+
+def unanswered(rows: Sequence[StoredMessage]) -> list[str]:
+    """Calls without a result, in their order."""
+    answered = {(row.turn_id, row.extra.get("tool_call_id")) for row in rows if row.role == "tool"}
+    calls = [(row.turn_id, call["id"]) for row in rows for call in row.extra.get("tool_calls") or ()]
+    return [name for turn, name in calls if (turn, name) not in answered]
+
+
 # Planted bugs
 
 
