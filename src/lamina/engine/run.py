@@ -95,8 +95,8 @@ class Engine:
         self._log = logging.getLogger("lamina.engine")
         self._starting: set[asyncio.Task[Running]] = set()
         self._tasks: dict[str, tuple[Running, asyncio.Task[None]]] = {}
-        self._linked: dict[str, frozenset[str]] = {}
-        """Of each session the texts that its last request was made of: they need not be stored again."""
+        self._linked: dict[tuple[str, str, float], frozenset[str]] = {}
+        """Of each session, by owner, name and birth, the texts of its last turn: they need not be stored again."""
 
     async def run(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> AsyncGenerator[TurnEvent]:
         """A turn's events, from its beginning to its end. Closing this does not end the turn."""
@@ -393,11 +393,9 @@ class Engine:
             return work.running.end(record, Ended(final, record.error or error, hint))
         trace, texts = pack(work.receipts)
         texts |= memory_texts(work)
-        session_id = work.record.session_id
-        known = self._linked.pop(session_id, frozenset())
-        self._linked[session_id] = frozenset(texts)
-        while len(self._linked) > 1_000:
-            self._linked.pop(next(iter(self._linked)))
+        session = work.turn.session
+        place = (session.owner, session.session_id, session.created)
+        known = self._linked.pop(place, frozenset())
         manager = work.gathered.manager if work.gathered else None
         record = await self._turns.finish(
             *work.key, state=state, answer={"role": "assistant", "content": work.said}, usage=usage(work),
@@ -406,5 +404,8 @@ class Engine:
             injection=manager.state.to_dict() if manager and work.heard else None, runtime=work.runtime.to_dict(),
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
+        self._linked[place] = frozenset(texts)  # only now: they are stored
+        while len(self._linked) > 1_000:
+            self._linked.pop(next(iter(self._linked)))
         work.show_rest()
         return work.running.end(record, Ended(state, error, hint))
