@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from lamina import App, ToolRegistry, render, validate
+from lamina.app.trace import requests_of
 from lamina.app.worker import jobs_of_turn
 from lamina.assembly.wire import GRAMMARS
+from lamina.errors import StoreError
 from lamina.layers.history import INTERRUPTED
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import Job, NewMemory, StoredMessage, TurnRecord
@@ -260,9 +262,20 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
         found += [] if session.runtime.get("compactions") else [f"the summary of {line['session']} is lost"]
     for name, seen in ledger.turns.items():
         found += turn_problems(name, seen, known.get(name))
+    for name in [name for name, seen in ledger.turns.items() if seen.ended and name in known][-40:]:
+        found += await receipt_problems(store, known[name][0])
     found += [f"turn {name} was remembered {learnt[name]} times" for name in known if learnt[name] != 1]
     found += [f"the call {token} ran and is stored {called[token]} times" for token in ledger.ran if called[token] != 1]
     return found
+
+
+async def receipt_problems(store: Store, turn: TurnRecord) -> list[str]:
+    """What was sent can be rebuilt, byte for byte."""
+    try:
+        sent = await requests_of(store, turn.owner, turn)
+    except StoreError as error:
+        return [str(error)]
+    return [] if sent or turn.state != "complete" else [f"turn {turn.turn_id} was complete without a request"]
 
 
 def tokens_of(row: StoredMessage) -> list[str]:
@@ -344,6 +357,32 @@ async def check(order: Line, ack: Ack) -> None:
         clock=lambda: time.time() + ahead,
     ) as app:  # fmt: skip
         ack({"problems": (await problems(app, Ledger(lines)))[:20]})
+
+
+async def go_on(order: Line, ack: Ack) -> None:
+    """In a new process: the next turn of a session that was cut off, and the request that it sent."""
+    provider = ScriptedProvider([[{"text": "Well."}]])
+    async with App.open(
+        order["where"], settings=chat_settings(), tools=tools(lambda line: None), provider=provider, work=False
+    ) as app:
+        rows = await app.store.history.messages("ann", "ann-0")
+        running = await app.start("ann", "ann-0", "And now?")
+        await running.wait()
+        context = provider.contexts[0]
+        if order.get("planted"):  # nobody says that a call was interrupted
+            left = [message for message in context.messages if message.get("content") != INTERRUPTED]
+            found = list(validate({"messages": left}, "openai"))
+        else:
+            found = [each for grammar in GRAMMARS for each in validate(render(context, grammar), grammar)]
+        said = {"state": running.turn.state, "open": unanswered(rows), "interrupted": interrupted(context.messages)}
+        ack({**said, "problems": found})
+
+
+def unanswered(rows: Sequence[StoredMessage]) -> list[str]:
+    """Calls without a result, in their order."""
+    answered = {(row.turn_id, row.extra.get("tool_call_id")) for row in rows if row.role == "tool"}
+    calls = [(row.turn_id, call["id"]) for row in rows for call in row.extra.get("tool_calls") or ()]
+    return [name for turn, name in calls if (turn, name) not in answered]
 
 
 # Planted bugs

@@ -110,3 +110,30 @@ def test_R2_a_planted_end_in_two_transactions_is_found(nursery: Nursery, folder:
     sweep = Sweep(nursery, folder, "turns", planted="twice")
     found = sweep.trials("turns.Turns.finish", "jobs.Jobs.add")
     assert any("was remembered 0 times" in each for _, problems in found for each in problems)
+
+
+def crashed_calls(nursery: Nursery, folder: Path, planted: str = "") -> list[Line]:
+    """A process ends before and after it stores each call and each result; what the next request is like."""
+    sweep, found = Sweep(nursery, folder, "turns"), list[Line]()
+    for at in range(1, sweep.passed.count("turns.Turns.add") + 1):
+        for when in ("before", "after"):
+            _, code = sweep.live("turns.Turns.add", at, when)
+            assert code == ENDED
+            found += nursery.do("go_on", where=sweep.where, planted=planted)
+    return found
+
+
+def test_R12_a_crash_between_a_call_and_its_result_leaves_a_session_that_goes_on(
+    nursery: Nursery, folder: Path
+) -> None:
+    found = crashed_calls(nursery, folder)
+    assert [line for line in found if line["problems"] or line["state"] != "complete"] == []
+    assert [line for line in found if line["open"] != line["interrupted"]] == []
+    assert len([line for line in found if line["open"]]) >= 6
+    assert max(len(line["open"]) for line in found) == 2  # calls side by side
+
+
+def test_R12_a_planted_call_that_stays_open_is_found(nursery: Nursery, folder: Path) -> None:
+    assert any(
+        "have no results" in each for line in crashed_calls(nursery, folder, "open") for each in line["problems"]
+    )

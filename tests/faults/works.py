@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from tests.faults.chats import chats, check
+from tests.faults.chats import chats, check, go_on
 from tests.faults.failpoints import jobs, prepare, turns
 from tests.faults.nursery import Body
 from tests.faults.others import lay, look, others
@@ -13,6 +13,7 @@ for name in ("layers.calls", "layers.recall", "providers.embeddings", "store.pos
 WORKS: dict[str, Body] = {
     "chats": chats,
     "check": check,
+    "go_on": go_on,
     "prepare": prepare,
     "turns": turns,
     "jobs": jobs,

@@ -5,13 +5,16 @@ its usage, receipt, injection state and jobs in one transaction. Whatever happen
 """
 
 import asyncio
+import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from lamina.assembly.checks import LONGEST_ID, check_message
 from lamina.assembly.results import MAX_CHARS, tool_result
 from lamina.assembly.scrub import Scrub
 from lamina.assembly.trace import pack
@@ -105,8 +108,8 @@ class Engine:
         self._log = logging.getLogger("lamina.engine")
         self._starting: set[asyncio.Task[Running]] = set()
         self._tasks: dict[str, tuple[Running, asyncio.Task[None]]] = {}
-        self._linked: dict[str, frozenset[str]] = {}
-        """Of each session the texts that its last request was made of: they need not be stored again."""
+        self._linked: dict[tuple[str, str, float], frozenset[str]] = {}
+        """Of each session, by owner, name and birth, the texts of its last turn: they need not be stored again."""
 
     async def run(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> AsyncGenerator[TurnEvent]:
         """A turn's events, from its beginning to its end. Closing this does not end the turn."""
@@ -126,6 +129,7 @@ class Engine:
     async def _start(self, turn: Turn, key: str, ask: Ask | None) -> Running:
         content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
         question = {"role": "user", "content": content}
+        check_message(question, "the message")  # once it is stored, it is sent with every request after it
         record = await self._turns.begin(
             turn.owner, turn.session.session_id, question, key=key, lease=self._lease,
             tokens=self.builder.settings.count(turn.words),
@@ -289,9 +293,9 @@ class Engine:
                 async for event in stream:
                     self._first_heard(work)
                     if isinstance(event, Text):
-                        self._say(work, scrub.feed(event.text))
+                        self._say(work, scrub.feed(whole(event.text)))
                     elif isinstance(event, ToolCallEvent):
-                        calls.append(self._own_id(work, event))
+                        calls.append(self._own(work, event))
                     elif isinstance(event, Usage):
                         work.usages.append(event)
                         work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
@@ -313,13 +317,17 @@ class Engine:
         if len(work.said) > work.shown:
             work.fresh.set()
 
-    def _own_id(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
-        """Ids that a provider gives twice in a turn are told apart."""
-        name = call.id
+    def _own(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
+        """The call as it can be sent again, to any provider: ids that were given twice are told apart, long ones cut,
+        and a tool's name has the letters that names may have. Whatever a model calls, the session goes on."""
+        given = name = whole(call.id)[:LONGEST_ID] or "call"
+        numbers = itertools.count(1)
         while name in work.known_ids:
-            name = f"{call.id}_{len(work.known_ids)}"
+            number = f"_{next(numbers)}"
+            name = given[: LONGEST_ID - len(number)] + number
         work.known_ids.add(name)
-        return replace(call, id=name)
+        tool = re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64] or "_"
+        return ToolCallEvent(name, tool, whole(call.arguments))
 
     async def _use(self, work: Work, calls: Sequence[ToolCallEvent]) -> None:
         """The calls are stored before the first of them runs, and each result before it is shown."""
@@ -412,11 +420,9 @@ class Engine:
             final: FinalState = "interrupted" if record.state == "streaming" else record.state
             return work.running.end(record, Ended(final, record.error or error, hint))
         trace, texts = pack(work.receipts)
-        session_id = work.record.session_id
-        known = self._linked.pop(session_id, frozenset())
-        self._linked[session_id] = frozenset(texts)
-        while len(self._linked) > 1_000:
-            self._linked.pop(next(iter(self._linked)))
+        session = work.turn.session
+        place = (session.owner, session.session_id, session.created)
+        known = self._linked.pop(place, frozenset())
         manager = work.gathered.manager if work.gathered else None
         record = await self._turns.finish(
             *work.key, state=state, answer={"role": "assistant", "content": work.said}, usage=usage(work),
@@ -425,5 +431,8 @@ class Engine:
             injection=manager.state.to_dict() if manager and work.heard else None, runtime=work.runtime.to_dict(),
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
+        self._linked[place] = frozenset(texts)  # only now: they are stored
+        while len(self._linked) > 1_000:
+            self._linked.pop(next(iter(self._linked)))
         work.show_rest()
         return work.running.end(record, Ended(state, error, hint))
