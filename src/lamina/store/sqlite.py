@@ -116,7 +116,7 @@ class SqliteDatabase:
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._closed = self._ended = False
+        self._closed = self._ended = self._foreign = False
 
     async def start(self, clock: Clock, upto: int | None = None) -> int:
         """Open the connections and bring the tables up to date; returns the version from before."""
@@ -126,7 +126,7 @@ class SqliteDatabase:
             before = await started
         except StoreError:
             self._threads[0].join()
-            self._lock.release()
+            self._lock.release(remove=self._foreign and self._lock.is_new)
             self._closed = True
             raise
         for number in range(READERS):
@@ -185,12 +185,13 @@ class SqliteDatabase:
         connection: sqlite3.Connection | None = None
         try:
             connection = self._connect()
+            self._check_ours(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             version = _migrate(connection, clock, upto)
         except (sqlite3.Error, StoreError) as error:
-            failure = self._explain(error) if isinstance(error, sqlite3.Error) else error
+            failure = self._refusal(error) if isinstance(error, sqlite3.Error) else error
             if connection is not None:
                 connection.close()
             loop.call_soon_threadsafe(started.set_exception, failure)
@@ -209,6 +210,21 @@ class SqliteDatabase:
             ):  # what stays in the WAL is durable there, and read at the next start
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
+
+    def _check_ours(self, connection: sqlite3.Connection) -> None:
+        """Before anything is written: is this a store of ours, or a new file?"""
+        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if names and "schema_version" not in names:
+            self._foreign = True
+            raise StoreError(f"{self.path} is not a store, but a database of another program", hint=NO_STORE)
+
+    def _refusal(self, error: sqlite3.Error) -> StoreError:
+        """Why it cannot be opened. What is no database may be a store whose beginning was overwritten, but only where
+        a store was opened before."""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB and self._lock.is_new:
+            self._foreign = True
+            return StoreError(f"{self.path} is not a store, but some other file", hint=NO_STORE)
+        return self._explain(error)
 
     def _next_group(self) -> list[Work] | None:
         """What waits: none after a while without work, None at the end."""
@@ -362,6 +378,7 @@ class SqliteDatabase:
         )
 
 
+NO_STORE = "check --store or LAMINA_STORE; nothing was changed"
 RECOVERY = (
     "`lamina store verify` says what is damaged, `lamina store backup` saves what can be read; nothing was changed"
 )
