@@ -149,6 +149,8 @@ class IndexRow:
     terms: bytes = b""
     mentions: bytes = b""
     vector: bytes = b""
+    dated: bool = True
+    """Whether `day` is the day that it speaks of, and not only the one on which it was written down."""
 
 
 @dataclass(frozen=True, slots=True)

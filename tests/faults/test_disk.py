@@ -227,20 +227,11 @@ async def test_R5_a_damaged_store_says_so_only_reads_and_is_not_touched(tmp_path
 async def test_R5_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("these are my notes\n" * 500)
     before = prints(tmp_path)
-    with pytest.raises(StoreError, match="notes.txt is not a store"):
+    with pytest.raises(StoreError, match=r"notes\.txt is not a store"):
         async with open_store(os.fspath(tmp_path / "notes.txt")):
             pass
     assert prints(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "no lock file is left behind"
-    with sqlite3.connect(tmp_path / "other.db") as other:
-        other.execute("CREATE TABLE bookmarks (address TEXT)")
-    other.close()
-    before = prints(tmp_path)
-    with pytest.raises(StoreError, match="other.db is not a store, but a database of another program"):
-        async with open_store(os.fspath(tmp_path / "other.db")):
-            pass
-    assert prints(tmp_path) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "other.db"]
     with pytest.raises(StoreError, match="no folder"):
         async with open_store(os.fspath(tmp_path / "no" / "store.db")):
             pass

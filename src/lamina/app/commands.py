@@ -12,6 +12,8 @@ from typing import Any
 from lamina.app.app import App
 from lamina.app.files import read_history
 from lamina.errors import InputError, LaminaError, NotFoundError, shown
+from lamina.layers.sources import SHARED
+from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.overview import Kind
@@ -72,6 +74,16 @@ async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
 
 async def find_memory(store: Store, owner: str, name: str) -> Memory:
     return await store.memories.get(owner, await whole_id(store, owner, "memory", name))
+
+
+async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
+    """A session whose skill is not there could not say a word: better to hear of it at once."""
+    if not name:
+        return
+    found = [t for of in (owner, SHARED) for t in await store.templates.list(of, is_skill=True, enabled=True)]
+    known = list(dict.fromkeys(t.name for t in found if supports(t, host)))
+    if name not in known:
+        raise InputError(f"no skill named {shown(name)} is enabled here", hint=f"known: {', '.join(known) or 'none'}")
 
 
 def hits(piece: str, query: str) -> list[tuple[int, int]]:

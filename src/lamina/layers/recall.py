@@ -180,4 +180,6 @@ def entry_of(memory: Memory) -> Entry:
         session=memory.session_id,
         position=memory.seq,
         importance=memory.importance,
+        dated=memory.happened is not None,
+        said=day_of(memory.created),
     )
