@@ -134,6 +134,15 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Remembered:
+    """A fact that somebody gave, whether it was known already, and the older ones whose place it took."""
+
+    memory: Memory
+    known: bool
+    replaced: tuple[Memory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class IndexRow:
     """A memory as an index holds it. `terms`, `mentions` and `vector` are made of its text and kept."""
 

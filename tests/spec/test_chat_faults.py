@@ -373,3 +373,12 @@ async def test_M17_a_text_that_only_the_store_finds_again_is_known_too(store: St
         await memory.add(f"The tulip number {number} is red.")
     again = await memory.remember("My cat is called Tom.", importance=0.8)
     assert (again.known, again.memory.memory_id, again.memory.importance) == (True, first.memory_id, 0.8)
+
+
+async def test_M18_facts_that_were_added_by_hand_lend_each_other_no_words(store: Store) -> None:
+    app = App(store, settings(embedder="none"))
+    for text in ("My dog is called Rex.", "我妹妹在成都上大学。", "I am allergic to penicillin."):
+        await app.memory("ann").add(text)
+    for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
+        found = await fresh.memory("ann").get_relevant_memories("What is my dog called?")
+        assert [one.memory.text for one in found] == ["My dog is called Rex."]

@@ -17,6 +17,7 @@ from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.overview import Kind
+from lamina.store.sessions import MAX_TITLE
 from lamina.store.store import Store
 from lamina.store.words import fold, query_words
 from lamina.types import Context
@@ -104,12 +105,12 @@ def hits(piece: str, query: str) -> list[tuple[int, int]]:
     return found
 
 
-async def import_chat(app: App, owner: str, path: Path, **options: Any) -> Session:
-    """A chat from a file as a new session, whole or not at all."""
+async def import_chat(app: App, owner: str, path: Path, *, title: str | None = None, **options: Any) -> Session:
+    """A chat from a file as a new session, whole or not at all; without a title it has that of the file."""
     messages = read_history(path)
     if not messages:
         raise InputError(f"{path.name} holds no messages", hint='[{"role": "user", "content": "…"}, …]')
-    session = await app.new_session(owner, **options)
+    session = await app.new_session(owner, title=path.stem[:MAX_TITLE] if title is None else title, **options)
     try:
         await app.store.history.append(owner, session.session_id, messages)
     except LaminaError:

@@ -31,8 +31,7 @@ from lamina.cli.common import (
 from lamina.cli.sessions import looked_for, marked
 from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError, NotFoundError, SettingsError, shown
-from lamina.layers.memory import Remembered
-from lamina.records import Memory, Session
+from lamina.records import Memory, Remembered, Session
 from lamina.settings import Settings
 
 LIMIT = 50

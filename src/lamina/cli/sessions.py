@@ -31,7 +31,6 @@ from lamina.cli.texts import visible
 from lamina.errors import InputError
 from lamina.records import Session, StoredMessage
 from lamina.settings import Settings
-from lamina.store.sessions import MAX_TITLE
 
 LIMIT = 50
 CUT = 600
@@ -395,9 +394,8 @@ def _importer(say: Say) -> Any:
 
         async def make() -> Session:
             async with opened(settings) as app:
-                name = path.stem[:MAX_TITLE] if title is None else title
                 with progress(say, "reading"):
-                    return await import_chat(app, settings.user, path, title=name)
+                    return await import_chat(app, settings.user, path, title=title)
 
         session = run(make())
         if as_json:

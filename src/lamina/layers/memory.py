@@ -16,7 +16,7 @@ from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
-from lamina.records import Job, Memory, NewJob, NewMemory, StoredMessage, Summary, TurnRecord
+from lamina.records import Job, Memory, NewJob, NewMemory, Remembered, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -45,15 +45,6 @@ class Recalled:
     memory: Memory
     score: float
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """A fact that somebody gave, whether it was known already, and the older ones whose place it took."""
-
-    memory: Memory
-    known: bool
-    replaced: tuple[Memory, ...] = ()
 
 
 class MemoryService:

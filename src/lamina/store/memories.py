@@ -241,7 +241,8 @@ def _last_change(owner: str) -> Steps[int]:
 
 
 def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[IndexChanges]:
-    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index."""
+    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index. What was
+    said outside of any session has no neighbours: it is a session by itself."""
     rows = yield (
         "SELECT m.memory_id, m.change, m.state, m.session_id, m.seq, m.happened, m.created, m.importance, "
         "i.model, i.terms, i.mentions, i.vector FROM atomic_memory m LEFT JOIN memory_index i "
@@ -262,8 +263,8 @@ def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[Inde
             day = int((created if happened is None else happened) // 86_400) + FIRST_DAY
             found.append(
                 IndexRow(
-                    name, change, made_by, session, seq, day, weight, bytes(terms), bytes(mentions), bytes(vector),
-                    dated=happened is not None,
+                    name, change, made_by, session or name, seq, day, weight, bytes(terms), bytes(mentions),
+                    bytes(vector), dated=happened is not None,
                 )
             )  # fmt: skip
     last = int(taken[-1][1]) if taken else after
