@@ -9,7 +9,7 @@ import pytest
 from lamina import App
 from lamina.app.worker import Worker
 from lamina.assembly.shares import fit_layers
-from lamina.errors import InputError, MessageError, OwnerError
+from lamina.errors import InputError, LeaseError, MessageError, OwnerError
 from lamina.layers.recall import Recall
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
@@ -281,3 +281,104 @@ async def test_M13_a_clock_that_ran_ahead_does_not_put_jobs_off_for_years(tmp_pa
     async with App.open(where, settings=settings(), embedder=Letters(), clock=lambda: now[0], work=False) as app:
         assert await app.worker.run_until_empty() == 1
         assert [memory.text for memory in await app.memory("ann").list()] == ["My dog is called Rex."]
+
+
+async def test_M14_until_empty_means_that_nothing_is_left_with_the_worker_in_the_background_either(where: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_model(messages: Sequence[object], schema: object) -> str:
+        begun.set()
+        await go_on.wait()
+        return '{"facts": []}'
+
+    async with App.open(where, settings=settings(), embedder=Letters(), complete=slow_model) as app:
+        session = await app.new_session("ann")
+        await say(app, "ann", session, "My cat is called Tom.")
+        await begun.wait()  # the worker in the background holds the first job, and the second comes after it
+        await say(app, "ann", session, "My dog is called Rex.")
+        waiting = asyncio.create_task(app.worker.run_until_empty())
+        with pytest.raises(LeaseError, match="1 jobs are still held by other workers"):
+            await Worker(app.store, app.memory).run_until_empty(patience=0.0)
+        assert not waiting.done()
+        go_on.set()
+        async with asyncio.timeout(60):
+            await waiting
+        counts = await app.store.jobs.counts("ann")
+        assert (counts["waiting"], counts["leased"], counts["done"]) == (0, 0, 2)
+
+
+async def test_M14_a_job_that_waits_for_its_next_try_is_not_waited_for(store: Store) -> None:
+    async def broken(messages: Sequence[object], schema: object) -> str:
+        raise ValueError("no model today")
+
+    app = App(store, settings(), embedder=Letters(), complete=broken)
+    session = await app.new_session("ann")
+    for words in ("My cat is called Tom.", "My dog is called Rex."):
+        await say(app, "ann", session, words)
+    assert await app.worker.run_until_empty() == 1
+    assert (await store.jobs.counts("ann"))["waiting"] == 2
+
+
+async def test_M15_a_summary_that_went_with_a_forgotten_fact_is_written_anew(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await say(app, "ann", session, "I live in Zanzibar.")
+    await say(app, "ann", session, "Please plan the garden with tulips.")
+    await app.end_session("ann", session.session_id)
+    await app.worker.run_until_empty()
+    (home,) = [m for m in await app.memory("ann").list() if "Zanzibar" in m.text]
+    assert await app.memory("ann").forget(home.memory_id) == [session.session_id]
+    assert (await store.jobs.counts("ann"))["waiting"] == 1
+    assert await app.worker.run_until_empty() == 1
+    (summary,) = await store.summaries.recent("ann")
+    assert ("Zanzibar" in summary.text, "garden" in summary.text) == (False, True)
+
+
+async def test_M16_the_day_on_which_a_fact_was_added_is_not_its_day(store: Store) -> None:
+    app = App(store, settings(embedder="none"))
+    await app.memory("ann").add("My dog is called Rex.")
+    await app.memory("ann").add("我今天和妹妹吃晚饭。")
+    for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
+        for question, text, dated in (
+            ("What is my dog called today?", "My dog is called Rex.", False),
+            ("今天我和谁吃晚饭？", "我今天和妹妹吃晚饭。", True),
+        ):
+            found = await fresh.memory("ann").get_relevant_memories(question)
+            assert (found[0].memory.text, "day" in found[0].why) == (text, dated)
+
+
+async def test_M17_what_is_known_is_given_its_new_weight_and_a_pin_follows_the_newer_fact(store: Store) -> None:
+    memory = app_on(store).memory("ann")
+    first = await memory.remember("I live in Berlin.", pinned=True)
+    assert (first.known, first.memory.importance, first.memory.kind) == (False, 0.5, "fact")
+    again = await memory.remember("I live in Berlin.", importance=0.9)
+    assert (again.known, again.memory.memory_id, again.memory.importance) == (True, first.memory.memory_id, 0.9)
+    assert (await memory.add("I live in Berlin.")).importance == 0.9, "what is not said stays"
+    moved = await memory.remember("I live in Paris now.")
+    assert [old.text for old in moved.replaced] == ["I live in Berlin."]
+    assert (moved.memory.pinned, (await memory.get(first.memory.memory_id)).pinned) == (True, False)
+    last = await memory.remember("I live in Oslo now.")
+    with pytest.raises(MessageError, match=f"superseded by '{last.memory.memory_id}'") as error:
+        await memory.pin(first.memory.memory_id)
+    assert "I live in Oslo now." in error.value.hint
+    assert not (await memory.pin(first.memory.memory_id, False)).pinned
+    assert [m.text for m in await store.memories.list("ann", pinned=True)] == ["I live in Oslo now."]
+    assert await memory.get_relevant_memories("Oslo"), "the index has it as it is now"
+
+
+async def test_M17_a_text_that_only_the_store_finds_again_is_known_too(store: Store) -> None:
+    memory = app_on(store, memory=False).memory("ann")
+    first = await memory.add("My cat is called Tom.")
+    for number in range(30):  # more than a new fact is compared with
+        await memory.add(f"The tulip number {number} is red.")
+    again = await memory.remember("My cat is called Tom.", importance=0.8)
+    assert (again.known, again.memory.memory_id, again.memory.importance) == (True, first.memory_id, 0.8)
+
+
+async def test_M18_facts_that_were_added_by_hand_lend_each_other_no_words(store: Store) -> None:
+    app = App(store, settings(embedder="none"))
+    for text in ("My dog is called Rex.", "我妹妹在成都上大学。", "I am allergic to penicillin."):
+        await app.memory("ann").add(text)
+    for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
+        found = await fresh.memory("ann").get_relevant_memories("What is my dog called?")
+        assert [one.memory.text for one in found] == ["My dog is called Rex."]

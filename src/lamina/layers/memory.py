@@ -18,7 +18,7 @@ from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
-from lamina.records import Job, Memory, NewJob, NewMemory, StoredMessage, Summary, TurnRecord
+from lamina.records import Job, Memory, NewJob, NewMemory, Remembered, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -30,10 +30,13 @@ SUMMARY_MESSAGES = 400
 ALIKE = 20
 """Memories that a new fact is compared with."""
 MAX_PINNED, MAX_WISHES = 10, 5
+FACT, IMPORTANCE = "fact", 0.5
 WORTH = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
 TRIES = 3
 FROM_MEMORY = ("memory", "collected", "summary")
+SUMMARY = "summary"
+"""The kind of the job that has a session summarised anew."""
 SHORT, TITLE = 160, 48
 
 
@@ -126,24 +129,39 @@ class MemoryService:
             text, by = summary_from_reply(reply, SUMMARY_CHARACTERS), "model"
         return text.replace("\0", ""), rows[-1].seq if rows else 0, by
 
-    async def add(self, text: str, *, kind: str = "fact", importance: float = 0.5, pinned: bool = False) -> Memory:
-        """Remember what the owner says himself; what is known already comes back as it is, what contradicts it
-        supersedes it."""
-        changes = await self._changes([Fact(text, _checked_kind(kind), importance)])
-        known = changes[0].ids if changes[0].action == "skip" else ()
-        if known:
-            return await self.pin(known[0]) if pinned else await self.get(known[0])
-        supersedes = changes[0].ids
-        (memory,) = await self._recall.add(
-            self.owner, [NewMemory(text, "", kind, "user", importance, pinned, supersedes=supersedes)]
-        )
-        return memory
+    async def add(
+        self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
+    ) -> Memory:
+        """Remember what the owner says himself, as a fact of the weight 0.5 where nothing else is said."""
+        return (await self.remember(text, kind=kind, importance=importance, pinned=pinned)).memory
+
+    async def remember(
+        self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
+    ) -> Remembered:
+        """The same, and what came of it. What is known already is not kept twice: it gets the kind, the weight and the
+        pin that are given. What the text contradicts is superseded."""
+        before = await self._store.memories.last_change(self.owner)
+        weight = IMPORTANCE if importance is None else importance
+        (change,) = await self._changes([Fact(text, _checked_kind(kind or FACT), weight)])
+        if change.action == "skip" and change.ids:
+            memory, known = await self.get(change.ids[0]), True
+        else:
+            new = NewMemory(text, "", kind or FACT, "user", weight, pinned, supersedes=change.ids)
+            (memory,) = await self._recall.add(self.owner, [new])
+            known = memory.change <= before
+        if not known:
+            return Remembered(memory, False, tuple(await self._store.memories.replaced(self.owner, memory.memory_id)))
+        if kind is not None or importance is not None:
+            memory = await self.edit(memory.memory_id, kind=kind, importance=importance)
+        return Remembered(await self.pin(memory.memory_id) if pinned else memory, True)
 
     async def list(
         self, *, kind: str | None = None, query: str = "", limit: int = 50, before: int | None = None,
         everything: bool = False,
     ) -> Sequence[Memory]:  # fmt: skip
         """The latest changed first; `everything` has superseded and forgotten ones too."""
+        if kind is not None:
+            _checked_kind(kind)
         state = None if everything else "active"
         return await self._store.memories.list(
             self.owner, state=state, kind=kind, query=query, limit=limit, before=before
@@ -160,8 +178,9 @@ class MemoryService:
         return await self._store.memories.edit(self.owner, memory_id, text=text, kind=kind, importance=importance)
 
     async def forget(self, *ids: str) -> Sequence[str]:
-        """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them."""
-        return await self._store.memories.forget(self.owner, ids)
+        """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them. The
+        job that writes it anew is stored in the same transaction."""
+        return await self._store.memories.forget(self.owner, ids, then=summary_job)
 
     async def pin(self, memory_id: str, on: bool = True) -> Memory:
         """A pinned fact is in every context."""
@@ -237,6 +256,10 @@ class WithoutIndex:
 
     def drop(self, owner: str) -> None:
         return
+
+
+def summary_job(session_id: str, key: str = "") -> NewJob:
+    return NewJob(SUMMARY, {"session_id": session_id}, key=key)
 
 
 def day_of(stamp: float) -> date:

@@ -177,7 +177,9 @@ def entry_of(memory: Memory) -> Entry:
         memory.text,
         memory.change,
         day_of(memory.created if memory.happened is None else memory.happened),
-        session=memory.session_id,
+        session=memory.session_id or memory.memory_id,  # what was said outside of any session has no neighbours
         position=memory.seq,
         importance=memory.importance,
+        dated=memory.happened is not None,
+        said=day_of(memory.created),
     )

@@ -3,10 +3,10 @@
 Every change takes the owner's next change number, so that an index can ask what changed after the one it knows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import MessageError
+from lamina.errors import MessageError, shown
 from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory
 from lamina.store.database import (
     Clock,
@@ -88,10 +88,9 @@ def _add(
     if done is not None:
         yield from complete_job(done, now)
     made = (yield from _new_rows(owner, memories, now)) if memories else []
-    for memory, kept in zip(memories, made, strict=True):
+    for n, memory in enumerate(memories):
         for old in memory.supersedes:
-            if old != kept.memory_id:
-                yield from _change(owner, old, {"state": "superseded", "superseded_by": kept.memory_id}, now)
+            made[n] = yield from _replace(owner, old, made[n], now)
     yield from add_jobs(owner, jobs, now)
     return made
 
@@ -108,6 +107,32 @@ def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -
     if not rows:
         raise missing("memory", memory_id)
     return memory_of(rows[0])
+
+
+def _replace(owner: str, old_id: str, new: Memory, now: float) -> Steps[Memory]:
+    """The older fact stays on record, and its pin goes over to the one that takes its place."""
+    if old_id == new.memory_id:
+        return new
+    old = yield from _one(owner, old_id)
+    values = {"state": "superseded", "superseded_by": new.memory_id, "pinned": 0}
+    yield from _change(owner, old_id, values, now)
+    if old.state == "active" and old.pinned and not new.pinned:
+        new = yield from _change(owner, new.memory_id, {"pinned": 1}, now)
+    return new
+
+
+def _pin(owner: str, memory_id: str, on: bool, now: float) -> Steps[Memory]:
+    memory = later = yield from _one(owner, memory_id)
+    seen = {memory_id}
+    while later.state == "superseded" and later.superseded_by not in seen:
+        seen.add(later.superseded_by)
+        later = yield from _one(owner, later.superseded_by)
+    if on and memory.state == "superseded":
+        raise MessageError(
+            f"memory {shown(memory_id)} was superseded by {shown(later.memory_id)}",
+            hint=f"pin that: {shown(later.text)}" if later.text else "that one is forgotten",
+        )
+    return (yield from _change(owner, memory_id, {"pinned": int(on)}, now))
 
 
 def _get(owner: str, ids: Sequence[str]) -> Steps[list[Memory]]:
@@ -155,12 +180,10 @@ def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> 
 def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Memory]:
     yield from _one(owner, old_id)
     (memory,) = yield from _new_rows(owner, [new], now)
-    if memory.memory_id != old_id:
-        yield from _change(owner, old_id, {"state": "superseded", "superseded_by": memory.memory_id}, now)
-    return memory
+    return (yield from _replace(owner, old_id, memory, now))
 
 
-def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
+def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None, now: float) -> Steps[list[str]]:
     sessions: set[str] = set()
     for name in dict.fromkeys(ids):
         memory = yield from _one(owner, name)
@@ -176,6 +199,7 @@ def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
             (owner, like(dump(name)), memory.session_id, memory.seq, owner, memory.turn_id),
         )
         sessions.update(row[0] for row in rows)
+    yield from add_jobs(owner, [then(name) for name in sorted(sessions)] if then else [], now)
     return sorted(sessions)
 
 
@@ -217,7 +241,8 @@ def _last_change(owner: str) -> Steps[int]:
 
 
 def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[IndexChanges]:
-    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index."""
+    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index. What was
+    said outside of any session has no neighbours: it is a session by itself."""
     rows = yield (
         "SELECT m.memory_id, m.change, m.state, m.session_id, m.seq, m.happened, m.created, m.importance, "
         "i.model, i.terms, i.mentions, i.vector FROM atomic_memory m LEFT JOIN memory_index i "
@@ -237,8 +262,11 @@ def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[Inde
         else:
             day = int((created if happened is None else happened) // 86_400) + FIRST_DAY
             found.append(
-                IndexRow(name, change, made_by, session, seq, day, weight, bytes(terms), bytes(mentions), bytes(vector))
-            )
+                IndexRow(
+                    name, change, made_by, session or name, seq, day, weight, bytes(terms), bytes(mentions),
+                    bytes(vector), dated=happened is not None,
+                )
+            )  # fmt: skip
     last = int(taken[-1][1]) if taken else after
     return IndexChanges(tuple(found), tuple(gone), tuple(bare), last, len(rows) > limit)
 
@@ -322,7 +350,7 @@ class Memories:
 
     async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory:
         now = self._clock()
-        return await self._db.write(owner, lambda: _change(owner, memory_id, {"pinned": int(on)}, now))
+        return await self._db.write(owner, lambda: _pin(owner, memory_id, on, now))
 
     async def supersede(self, owner: str, old_id: str, new: NewMemory) -> Memory:
         """Keep a newer fact in place of an older one, which stays on record."""
@@ -330,13 +358,15 @@ class Memories:
         checked = _checked(new)
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
-    async def forget(self, owner: str, ids: Sequence[str]) -> Sequence[str]:
+    async def forget(
+        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
+    ) -> Sequence[str]:
         """Erase facts from memories, index and the summaries made of them.
 
-        Returns the sessions whose summary went, so that it can be written again.
+        Returns the sessions whose summary went. `then` names the job for each of them, which is stored with it.
         """
         now = self._clock()
-        return await self._db.write(owner, lambda: _forget(owner, ids, now))
+        return await self._db.write(owner, lambda: _forget(owner, ids, then, now))
 
     async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
         """What changed after a change number, in order; forgotten ones are among them, without text."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lamina.errors import MessageError, shown
 from lamina.records import Found, Session
 from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
 from lamina.store.rows import MESSAGE, message_of
@@ -13,6 +14,8 @@ COLUMNS = (
     "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "
     "ended, parent_id, parent_seq, runtime"
 )
+MAX_TITLE = 200
+"""Characters of a title."""
 WIDTH = COLUMNS.count(",") + 1
 
 
@@ -135,6 +138,14 @@ def _delete(owner: str, session_id: str) -> Steps[None]:
         yield f"DELETE FROM {table} WHERE owner = ? AND session_id = ?", here
 
 
+def _title(text: str) -> str:
+    if len(text) > MAX_TITLE:
+        raise MessageError(
+            f"a title of {len(text):,} characters is too long: {shown(text)}", hint=f"at most {MAX_TITLE} characters"
+        )
+    return clean(text, "the title")
+
+
 class Sessions:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -147,7 +158,7 @@ class Sessions:
         """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
-            owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=clean(title, "the title"),
+            owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=_title(title),
             scenario=clean(scenario, "the scenario"), app=clean(app, "the app"), mode=clean(mode, "the mode"),
             skill=clean(skill, "the skill"), meta=meta or {}, injection={}, last_seq=0, activity=0, created=now,
             updated=now,
@@ -174,7 +185,13 @@ class Sessions:
         """Change what is given, leave the rest."""
         now = self._clock()
         given = (("meta", meta), ("injection", injection))
-        texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
+        texts = {
+            "title": title if title is None else _title(title),
+            "scenario": scenario,
+            "app": app,
+            "mode": mode,
+            "skill": skill,
+        }
         changes: dict[str, Any] = {n: clean(text, f"the {n}") for n, text in texts.items() if text is not None}
         changes |= {n: dump(value) for n, value in given if value is not None}
         if ended is not None:
@@ -184,6 +201,7 @@ class Sessions:
     async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
         """A new session with the messages up to `seq`; the old one stays as it is."""
         now = self._clock()
+        title = None if title is None else _title(title)
         return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, now))
 
     async def delete(self, owner: str, session_id: str) -> None:

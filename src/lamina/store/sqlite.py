@@ -126,7 +126,7 @@ class SqliteDatabase:
             before = await started
         except StoreError:
             self._threads[0].join()
-            self._lock.release()
+            self._lock.release(remove=self._lock.is_new)  # where no store could be opened, no trace is left
             self._closed = True
             raise
         for number in range(READERS):
@@ -190,7 +190,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             version = _migrate(connection, clock, upto)
         except (sqlite3.Error, StoreError) as error:
-            failure = self._explain(error) if isinstance(error, sqlite3.Error) else error
+            failure = self._refusal(error) if isinstance(error, sqlite3.Error) else error
             if connection is not None:
                 connection.close()
             loop.call_soon_threadsafe(started.set_exception, failure)
@@ -209,6 +209,13 @@ class SqliteDatabase:
             ):  # what stays in the WAL is durable there, and read at the next start
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
+
+    def _refusal(self, error: sqlite3.Error) -> StoreError:
+        """Why it cannot be opened. What is no database may be a store whose beginning was overwritten, but only where
+        a store was opened before."""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB and self._lock.is_new:
+            return StoreError(f"{self.path} is not a store, but some other file", hint=NO_STORE)
+        return self._explain(error)
 
     def _next_group(self) -> list[Work] | None:
         """What waits: none after a while without work, None at the end."""
@@ -362,6 +369,7 @@ class SqliteDatabase:
         )
 
 
+NO_STORE = "check --store or LAMINA_STORE; nothing was changed"
 RECOVERY = (
     "`lamina store verify` says what is damaged, `lamina store backup` saves what can be read; nothing was changed"
 )
