@@ -29,9 +29,11 @@ ENVIRONMENT_ONLY = {
     "embedder": "no folder sends your words elsewhere",
     "embedder_key": "no key lies in a repository",
     "mcp": "no folder starts programs",
+    "mode": "no folder gives itself tools",
     "provider": "no folder sends your words elsewhere",
     "script": "no folder speaks for a model",
     "store": "no folder opens another's store",
+    "tools": "no folder gives itself tools",
     "user": "no folder says who you are",
 }
 """Settings that a `lamina.toml` must not make, and why."""
@@ -145,6 +147,10 @@ def load_settings(
     origin: dict[str, str] = {}
     for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
         values[name], origin[name] = _READERS[name](value, where), _place(where)
+        if where.startswith(FILE) and name == "model" and str(value).endswith(".gguf"):
+            raise SettingsError(f"{where} names a file", hint="set LAMINA_MODEL: no folder speaks for a model")
+        if where.startswith(FILE) and name == "workspace" and value:
+            values[name] = _inside(folder, values[name], where, itself=True)
         named = name in ("identity", "instructions", "context") or (name == "counter" and str(value).endswith(".json"))
         if where.startswith(FILE) and named and value:
             values[name] = _inside(folder, values[name], where)
@@ -264,10 +270,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path.name} is not TOML: {error}", hint="mend it or move it away") from None
 
 
-def _inside(folder: Path, name: str, where: str) -> str:
+def _inside(folder: Path, name: str, where: str, *, itself: bool = False) -> str:
     """A file beside the settings: a repository's own settings must not read files elsewhere into the prompt."""
     path = "" if "\0" in name else os.path.realpath(folder / name)
-    if not path.startswith(os.path.join(os.path.realpath(folder), "")):
+    home = os.path.realpath(folder)
+    if not path.startswith(os.path.join(home, "")) and not (itself and path == home):
         setting = where.rpartition(".")[2].rpartition(" ")[2].upper()
         raise SettingsError(
             f"{where} is {shown(name)}, which leads out of the folder",

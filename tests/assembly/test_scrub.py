@@ -30,6 +30,22 @@ def test_a_hint_that_the_model_repeats_is_gone() -> None:
     assert scrubbed(["a <system_hint/> b"]) == "a  b"
 
 
+def test_no_spelling_of_a_hint_gets_through_and_nothing_becomes_one_by_what_is_gone() -> None:
+    for text in (
+        "<<system_hint>x</system_hint>system_hint a>SECRET</system_hint>",
+        "<sys<system_hint>x</system_hint>tem_hint>SECRET</system_hint>",
+        f"<system_<data-{MARK}>hint>SECRET",
+    ):
+        assert "<system_hint" not in scrubbed([text]).lower(), text
+    for text in (
+        "<System_Hint>SECRET</System_Hint>",
+        "<system_hint\u200b>SECRET</system_hint>",
+        "<system_hint>a<system_hint>b</system_hint>SECRET</system_hint>",
+    ):
+        assert scrubbed([text]) == "", text
+    assert scrubbed([f"<DATA-{MARK.upper()}>x"]) == "x"
+
+
 def test_one_that_the_user_typed_himself_passes() -> None:
     typed = 'What does <system_hint type="x">this</system_hint> mean?'
     assert scrubbed([typed], typed) == typed
@@ -55,4 +71,5 @@ def test_however_it_is_cut_the_result_is_the_same_and_holds_nothing_of_ours(
     edges = [0, *points, len(text)]
     assert scrubbed([text[a:b] for a, b in pairwise(edges)]) == whole
     assert "<system_hint>" not in whole
+    assert scrubbed([whole]) == whole, "a second time changes nothing"
     assert "<system_hint " not in whole

@@ -1,15 +1,16 @@
 """The tools that ship, for the modes in which they are offered, and those of MCP servers."""
 
 import json
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lamina.app.files import parse_json, read_text
+from lamina.app.files import instruction_files, parse_json, read_text
 from lamina.assembly.checks import fields_of
-from lamina.errors import InputError, SettingsError, shown
+from lamina.errors import InputError, InstructionsError, SettingsError, shown
 from lamina.layers.commands import decide
 from lamina.layers.said import names_host
 from lamina.layers.tools import Tool, ToolRegistry
@@ -40,11 +41,26 @@ def by_mode(settings: Settings, more: Sequence[Tool] = ()) -> dict[str, ToolRegi
         if not root.is_dir():
             raise SettingsError(f"the workspace {shown(str(root))} is no folder", hint="set LAMINA_WORKSPACE")
         gate = partial(decide, root=root)
-        tools += file_tools(root, closed=[] if "://" in settings.store else [Path(settings.store)])
+        store = [] if "://" in settings.store else [Path(settings.store)]
+        tools += file_tools(root, closed=store, asks=spoken(settings, root))
         tools += shell_tools(root, gate, environ=settings.environ)
         tools += shell_tools(root, gate, environ=settings.environ, effects=False)
     tools += [*_web(settings), *more]
     return {mode: ToolRegistry(*(tool for tool in tools if mode in tool.modes)) for mode in MODES}
+
+
+def spoken(settings: Settings, root: Path) -> set[str]:
+    """The files of the workspace whose words reach the model as instructions: who changes them is asked for."""
+    named = {settings.rules, settings.identity, settings.instructions, settings.context}
+    try:
+        loaded = instruction_files(settings, root).load()
+    except InstructionsError:  # the turn says so, and sends nothing
+        loaded = None
+    for file in (loaded.instructions, *loaded.rules) if loaded else ():
+        named |= {file.path, *file.included}
+    home = os.path.realpath(root)
+    inside = (os.path.relpath(os.path.realpath(os.path.join(home, name)), home) for name in named if name)
+    return {name for name in inside if not name.startswith("..")}
 
 
 def _web(settings: Settings) -> Sequence[Tool]:

@@ -19,69 +19,77 @@ class Scrub:
 
     def __init__(self, mark: str, typed: Callable[[str], bool] = lambda tag: False) -> None:
         self._fences = tuple(f"{begin}{kind}-{check_mark(mark)}" for kind in ("data", "layer") for begin in ("<", "</"))
-        self._openings = (HINT, HINT_END, *self._fences)
+        self._openings = (HINT, HINT_END[:-1], *self._fences)
         self._typed = typed
-        self._held = ""
-        self._inside = False
+        self._held = self._shown = ""
+        """What may become a tag, and the end of what was let through."""
+        self._depth = 0
+        """Hints that are open and dropped."""
         self._passed = 0
         """Hints of the user's own that were let through and are still open."""
 
     def feed(self, text: str) -> str:
         self._held += text
-        shown: list[str] = []
-        while self._held and self._step(shown):
+        out: list[str] = []
+        while self._held and self._step(out):
             pass
-        return "".join(shown)
+        return "".join(out)
 
     def close(self) -> str:
         """The answer is over: what was held back because it might have become a tag is text after all."""
         rest, self._held = self._held, ""
-        if self._inside or rest.startswith(self._openings):
-            return ""
-        return rest
+        return "" if self._depth or rest.lower().startswith(self._openings) else rest
 
-    def _step(self, shown: list[str]) -> bool:
+    def _step(self, out: list[str]) -> bool:
         """One move; False when more text is needed."""
-        if self._inside:
-            return self._leave()
         at = self._held.find("<")
         if at:
-            shown.append(self._held if at < 0 else self._held[:at])
+            self._let(self._held if at < 0 else self._held[:at], out)
             self._held = "" if at < 0 else self._held[at:]
             return at > 0
-        if not self._held.startswith(self._openings):
-            if any(opening.startswith(self._held) for opening in self._openings):
+        low = self._held.lower()
+        if not low.startswith(self._openings):
+            if any(opening.startswith(low) for opening in self._openings):
                 return False
-            shown.append("<")
+            self._let("<", out)
             self._held = self._held[1:]
             return True
-        return self._tag(shown)
-
-    def _leave(self) -> bool:
-        end = self._held.find(HINT_END)
-        if end < 0:
-            self._held = self._held[-len(HINT_END) + 1 :]
-            return False
-        self._held, self._inside = self._held[end + len(HINT_END) :], False
-        return True
-
-    def _tag(self, shown: list[str]) -> bool:
-        """Something of ours stands in front, as far as it has come."""
-        end = self._held.find(">")
-        if end < 0 and len(self._held) <= LONGEST:
+        end = low.find(">")
+        if end < 0 and len(low) <= LONGEST:
             return False
         tag, self._held = (self._held[: end + 1], self._held[end + 1 :]) if end >= 0 else (self._held, "")
-        if tag.startswith(self._fences):
-            return True
-        if tag == HINT_END:
+        self._tag(tag, end >= 0, out)
+        return True
+
+    def _let(self, text: str, out: list[str]) -> None:
+        """Text that passes, unless a hint that is dropped is open around it."""
+        if not self._depth and text:
+            out.append(text)
+            self._shown = (self._shown + text)[-LONGEST:]
+
+    def _tag(self, tag: str, ended: bool, out: list[str]) -> None:
+        low = tag.lower()
+        if low.startswith(self._fences):
+            return self._drop(out)
+        another = re.match(r"</?system_hint[a-z0-9_-]", low)
+        if another:  # <system_hints> is another word
+            return self._let(tag, out)
+        if low.startswith("</"):
+            if self._depth:
+                self._depth -= 1
+                return None if self._depth else self._drop(out)
             if self._passed:
                 self._passed -= 1
-                shown.append(tag)
-        elif tag.startswith(HINT) and re.match(rf"{HINT}[\s/>]", tag) is None and end >= 0:
-            shown.append(tag)  # <system_hints> is another word
-        elif end >= 0 and self._typed(tag):
+                return self._let(tag, out)
+            return self._drop(out)
+        if ended and not self._depth and self._typed(tag):
             self._passed += 1
-            shown.append(tag)
-        else:
-            self._inside = not tag.endswith("/>")
-        return True
+            return self._let(tag, out)
+        self._depth += not tag.endswith("/>")
+        return self._drop(out)
+
+    def _drop(self, out: list[str]) -> None:
+        """Something is gone here; what stands on both sides of it must not become a tag by that."""
+        begin = self._shown.rfind("<")
+        if not self._depth and begin >= 0 and any(o.startswith(self._shown[begin:].lower()) for o in self._openings):
+            self._let(" ", out)

@@ -61,8 +61,10 @@ def _question(say: Say, words: str) -> str:
     except UnicodeDecodeError as error:
         place = f"byte {error.start} is 0x{given[error.start]:02x}"
         raise InputError(f"the standard input is not UTF-8: {place}", hint="send UTF-8") from None
-    question = "\n\n".join(part for part in (words.strip(), text) if part.strip())
-    if not question:
+    question = words.strip() or text
+    if words.strip() and text.strip():  # what is piped in is data below the words: see said_by_user
+        question = f"{words.strip()}\n\n<stdin>\n{text}\n</stdin>"
+    if not question.strip():
         raise InputError(say["ask.nothing"], hint='lamina ask "…"')
     return question
 

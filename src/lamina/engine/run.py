@@ -67,6 +67,8 @@ from lamina.types import (
 
 BATCH = 0.05
 """Seconds that text waits for more before it is stored and shown; the first of an answer does not wait."""
+REST = 0.02
+"""Seconds after which whoever streams without a pause lets others run."""
 LEASE = 60.0
 MOST_CHARACTERS = 4_000_000
 """Of an answer; what goes on longer is broken."""
@@ -290,7 +292,11 @@ class Engine:
         calls: list[ToolCallEvent] = []
         try:
             async with aclosing(self.provider.stream(context, max_tokens=self.limits.answer)) as stream:
+                rested = time.monotonic()
                 async for event in stream:
+                    if time.monotonic() - rested > REST:  # a provider that never waits must not starve everybody else
+                        await asyncio.sleep(0)
+                        rested = time.monotonic()
                     self._first_heard(work)
                     if isinstance(event, Text):
                         self._say(work, scrub.feed(whole(event.text)))

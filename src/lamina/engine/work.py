@@ -8,12 +8,15 @@ from lamina.engine.build import Gathered
 from lamina.engine.running import Running
 from lamina.engine.state import Runtime
 from lamina.errors import BrokenStreamError, LaminaError, LimitError, ProviderError, StalledError
-from lamina.layers.history import Chat
+from lamina.layers.history import Chat, whole
 from lamina.ports import Ask
 from lamina.records import FinalState, Turn, TurnRecord
 from lamina.types import Context, Message, Receipt, Text, Usage
 
 CANCELLED = "cancelled"
+PIPED = "\n\n<stdin>\n"
+"""What stands between the user's words and text that was piped in: from there on it is somebody else's."""
+MOST_ERROR = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,16 @@ class Work:
 
 def ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[FinalState, str, str]:
     """How a turn ends: interrupted when something of the answer came or might have come, failed when nothing could."""
+    state, error, hint = _ending(work, problem, limits)
+    return state, whole(error).replace("\0", "")[:MOST_ERROR], hint
+
+
+def _ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[FinalState, str, str]:
     if problem is None:
         return "complete", "", ""
     if isinstance(problem, asyncio.CancelledError):
         return "interrupted", CANCELLED, ""
-    if isinstance(problem, TimeoutError):
+    if isinstance(problem, TimeoutError) and work.deadline and work.deadline.expired():
         return "interrupted", f"the turn took longer than {limits.seconds:g} seconds", "LAMINA_TURN_SECONDS"
     came = bool(work.said or work.since)
     if isinstance(problem, LimitError | StalledError | BrokenStreamError) or (
@@ -111,6 +119,7 @@ def typed(work: Work, tag: str) -> bool:
 
 
 def said_by_user(work: Work) -> str:
-    """His own words of this turn and of those in the window."""
+    """His own words of this turn and of those in the window; what was piped in below them is not his."""
     rows = work.chat.rows if work.chat else ()
-    return "\n".join([work.turn.words, *(row.text for row in rows if row.role == "user")])
+    texts = [work.turn.words, *(row.text for row in rows if row.role == "user")]
+    return "\n".join(text.partition(PIPED)[0] for text in texts)

@@ -11,4 +11,7 @@ def names_host(host: str) -> bool:
     bare = host.casefold().removeprefix("www.").rstrip(".")
     if not bare:
         return False
-    return re.search(rf"(?<![\w.@-])(?:www\.)?{re.escape(bare)}(?![\w-]|\.\w)", words.get().casefold()) is not None
+    # only as an address: `main.py` and `README.md` name files, not hosts
+    return (
+        re.search(rf"https?://(?:www\.)?{re.escape(bare)}(?![\w.@:-]*@|[\w-]|\.\w)", words.get().casefold()) is not None
+    )
