@@ -1,12 +1,11 @@
 """Processes that are there to be killed. One process imports everything once and forks a child for each order.
 
-`with Nursery() as nursery: nursery.run("chats", kill_after=0.1, where=…)` gives the lines that the child wrote until it
-died, and how it died. What it has to do is a coroutine that `tests.faults.works` names. A child's line is one write to
-a pipe, short enough to be whole: what it said before it was killed is what arrives.
+`with Nursery() as nursery: nursery.run("chats", kill=(20, 0.01), where=…)` gives the lines that the child wrote until
+it was killed, and how it ended. What it has to do is a coroutine that `tests.faults.works` names. A line is one write
+to a pipe, short enough to be whole: what a child said before it was killed is what arrives.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -46,16 +45,25 @@ class Nursery:
             stream.close()
         self._process.wait(30)
 
-    def run(self, work: str, *, kill_after: float | None = None, **order: Any) -> tuple[list[Line], int]:
-        """What the child said, and its return code: -9 when it was killed."""
+    def run(self, work: str, *, kill: tuple[int, float] | None = None, **order: Any) -> tuple[list[Line], int]:
+        """What the child said, and its return code: -9 when it was killed. That is some time after so many lines: how
+        far it came does not depend on how busy the machine is."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"work": work, "kill_after": kill_after, **order}).encode() + b"\n")
+        process.stdin.write(json.dumps({"work": work, **order}).encode() + b"\n")
         process.stdin.flush()
+        born: Line = json.loads(process.stdout.readline())
         said: list[Line] = []
-        for line in process.stdout:
+        while True:
+            if kill and len(said) >= kill[0]:
+                time.sleep(kill[1])
+                os.kill(born["pid"], signal.SIGKILL)
+                kill = None
+            line = process.stdout.readline()
+            if not line:
+                break
             one = json.loads(line)
             if "ended" in one:
                 return said, os.waitstatus_to_exitcode(one["ended"])
@@ -100,13 +108,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for order in orders():
         body = WORKS[order["work"]]
+        begin, born = os.pipe()
         child = os.fork()
         if not child:
+            os.close(born)
+            os.read(begin, 1)  # its number is told before it says anything itself
             grow_up(body, order)
-        if order["kill_after"] is not None:
-            time.sleep(order["kill_after"])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        ack({"pid": child})
+        os.close(begin)
+        os.close(born)
         _, status = os.waitpid(child, 0)
         ack({"ended": status})
 

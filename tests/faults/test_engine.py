@@ -43,11 +43,10 @@ class Trial:
         self.count = 0
 
     def kill(self, seed: int) -> None:
-        """Let a child chat for a random while, from its first moment on, and kill it."""
-        after = random.Random(seed).uniform(0.05, 0.45)
-        said, code = self.nursery.run(
-            "chats", kill_after=after, where=self.where, seed=seed, planted=self.planted
-        )  # fmt: skip
+        """Let a child chat until it has said a random number of things, perhaps none, and kill it a moment later."""
+        rng = random.Random(seed)
+        kill = (rng.randint(0, 20), rng.uniform(0, 0.04))
+        said, code = self.nursery.run("chats", kill=kill, where=self.where, seed=seed, planted=self.planted)
         assert code == -signal.SIGKILL
         self.count += len(said)
         with self.ledger.open("a", encoding="utf-8") as file:
@@ -92,7 +91,7 @@ async def under_fire(server: Server, where: str, seed: int, rounds: int) -> tupl
             for owner in OWNERS
             for n in range(2)
         ]
-        for _ in range(rounds):
+        while ended < 2 * rounds or ledger.count < 10 * rounds:
             await asyncio.sleep(rng.uniform(0.05, 0.2))
             ended += int(await asyncio.to_thread(server.sql, f"{statement}'{database}'"))
         await asyncio.sleep(0.2)
@@ -110,7 +109,6 @@ async def test_R20_nothing_acknowledged_is_lost_or_doubled_by_terminated_backend
         where, settings=chat_settings(), tools=tools(lambda line: None), provider=ScriptedProvider([])
     ) as app:
         assert await problems(app, ledger) == []
-    assert ended > 20
-    assert ledger.count > 100
+    assert ended >= 40
     failed = [seen for seen in ledger.turns.values() if seen.ended == "failed"]
     assert failed == []

@@ -1,4 +1,4 @@
-"""Every request that was sent can be rebuilt from the store, whatever failed before it or was deleted."""
+"""Every request that was sent can be rebuilt from the store, whatever failed before it, was deleted or is another's."""
 
 import time
 from pathlib import Path
