@@ -135,20 +135,33 @@ class Worker:
             self._report(job, "parked" if put_back.state == "parked" else "again", what)
 
     async def _learn(self, job: Job) -> object:
+        turn_id = str(job.payload["turn_id"])
         return await self._unless_gone(
-            job, lambda memory: memory.save_atomic_memory(str(job.payload["turn_id"]), done=job)
+            job,
+            lambda memory: memory.save_atomic_memory(turn_id, done=job),
+            lambda: self._store.turns.get(job.owner, turn_id),
         )
 
     async def _summarise(self, job: Job) -> object:
+        session_id = str(job.payload["session_id"])
         return await self._unless_gone(
-            job, lambda memory: memory.write_summary(str(job.payload["session_id"]), done=job)
+            job,
+            lambda memory: memory.write_summary(session_id, done=job),
+            lambda: self._store.sessions.get(job.owner, session_id),
         )
 
-    async def _unless_gone(self, job: Job, work: Callable[[MemoryService], Awaitable[object]]) -> object:
-        """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came."""
+    async def _unless_gone(
+        self, job: Job, work: Callable[[MemoryService], Awaitable[object]], look: Callable[[], Awaitable[object]]
+    ) -> object:
+        """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came.
+        Only if a look at what the job is about finds nothing, it has come to its end."""
         if not self._learns:
             return await self._store.jobs.done(job)
         try:
             return await work(self._memory(job.owner))
         except NotFoundError:
-            return await self._store.jobs.done(job)
+            try:
+                await look()
+            except NotFoundError:
+                return await self._store.jobs.done(job)
+            raise

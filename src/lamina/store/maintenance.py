@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, cast
 
 from lamina.errors import InputError, StoreError, shown
@@ -231,20 +231,26 @@ class Maintenance:
         if os.path.exists(path):
             raise InputError(f"{path} exists already", hint="give a new name; a backup never overwrites")
         partial = f"{path}.partial"
-        if isinstance(self._db, SqliteDatabase):
+        if isinstance(self._db, SqliteDatabase) and os.path.realpath(partial) == self._db.path:
+            raise InputError(f"{path} would be written by way of the store itself", hint="give another name")
+        try:
+            for stale in (partial, f"{partial}-journal", f"{partial}-wal", f"{partial}-shm"):
+                with suppress(FileNotFoundError):  # left by a copy that was ended
+                    os.unlink(stale)
+            if isinstance(self._db, SqliteDatabase):
+                await self._db.aside(lambda connection: _copy(connection, partial))
+            else:
+                await self._export_to(partial)
+            os.replace(partial, path)
+        except OSError as error:
+            raise _no_backup(path, error.strerror or str(error)) from error
 
-            def copy(connection: sqlite3.Connection) -> None:
-                with closing(sqlite3.connect(partial)) as target:
-                    connection.backup(target)
-
-            await self._db.aside(copy)
-        else:
-            with open(partial, "w", encoding="utf-8") as file:
-                async for line in self.export():
-                    file.write(f"{line}\n")
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(partial, path)
+    async def _export_to(self, path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            async for line in self.export():
+                file.write(f"{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     async def reindex(self, owner: str | None = None) -> int:
         """Make the message search anew from the messages; returns how many messages were read."""
@@ -294,6 +300,24 @@ class Maintenance:
     async def _store(self, batch: list[dict[str, Any]]) -> int:
         owner: str = batch[0]["owner"]
         return await self._db.write(owner, lambda: _import(owner, batch))
+
+
+def _copy(connection: sqlite3.Connection, target: str) -> None:
+    """The target is fresh and empty, so damage that is met can only be that of the store; all else is the target's."""
+    try:
+        with closing(sqlite3.connect(target)) as copy:
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+        raise _no_backup(target.removesuffix(".partial"), str(error)) from error
+
+
+def _no_backup(path: str, why: str) -> StoreError:
+    return StoreError(
+        f"the backup {path} cannot be written: {why}",
+        hint="check its folder, its rights and the space there; the store goes on as before",
+    )
 
 
 def _fts_check() -> Steps[None]:

@@ -91,9 +91,15 @@ def _add(
     for memory, kept in zip(memories, made, strict=True):
         for old in memory.supersedes:
             if old != kept.memory_id:
-                yield from _change(owner, old, {"state": "superseded", "superseded_by": kept.memory_id}, now)
+                yield from _replace(owner, old, kept.memory_id, now)
     yield from add_jobs(owner, jobs, now)
     return made
+
+
+def _replace(owner: str, old_id: str, new_id: str, now: float) -> Steps[None]:
+    """The newer fact counts even where the older one was forgotten in the meantime."""
+    if (yield from _one(owner, old_id)).state != "forgotten":
+        yield from _change(owner, old_id, {"state": "superseded", "superseded_by": new_id}, now)
 
 
 def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:

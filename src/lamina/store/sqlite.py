@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from lamina.errors import LaminaError, StoreBusyError, StoreError
 from lamina.store.database import Clock, Dialect, Make, checked_owner
 from lamina.store.lock import OwnerLock
-from lamina.store.schema import VERSION_TABLE, pending
+from lamina.store.schema import FIRST_TABLES, VERSION_TABLE, pending
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class SqliteDatabase:
         try:
             before = await started
         except StoreError:
-            self._threads[0].join()
+            await asyncio.to_thread(self._threads[0].join)
             self._lock.release()
             self._closed = True
             raise
@@ -183,19 +183,30 @@ class SqliteDatabase:
         self, clock: Clock, upto: int | None, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[int]"
     ) -> None:
         connection: sqlite3.Connection | None = None
+        failure: Exception = StoreError("the writer could not be started", hint="please report it")
+        version = -1
         try:
             connection = self._connect()
+            _check_ours(connection, self.path)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             version = _migrate(connection, clock, upto)
-        except (sqlite3.Error, StoreError) as error:
-            failure = self._explain(error) if isinstance(error, sqlite3.Error) else error
-            if connection is not None:
-                connection.close()
-            loop.call_soon_threadsafe(started.set_exception, failure)
+        except sqlite3.Error as error:
+            failure = self._explain(error)
+        except StoreError as error:
+            failure = error
+        except FAILURES as error:
+            failure = StoreError(f"the store {self.path} cannot be opened: {error}", hint="is it one of lamina's?")
+        finally:  # whatever happened here, nobody must wait for it for ever
+            if version < 0:
+                if connection is not None:
+                    connection.close()
+                loop.call_soon_threadsafe(started.set_exception, failure)
+            else:
+                loop.call_soon_threadsafe(started.set_result, version)
+        if version < 0 or connection is None:
             return
-        loop.call_soon_threadsafe(started.set_result, version)
         limit = WAL_SIZE
         try:
             while (group := self._next_group()) is not None:
@@ -367,12 +378,36 @@ RECOVERY = (
 )
 
 
+APPLICATION = 0x6C616D69
+"""In the header of each of our files, for those who ask whose it is."""
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    """A file of another program is left as it is: not even the kind of its journal is changed."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    known = application == APPLICATION or set(FIRST_TABLES) <= names or (not names and not application)
+    wrong = known and "schema_version" in names and not _counts_versions(connection)
+    if not known or wrong:
+        raise StoreError(f"{path} is a database of another program", hint="name another file; this one is untouched")
+
+
+def _counts_versions(connection: sqlite3.Connection) -> bool:
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(schema_version)")]
+    if columns != ["version", "name", "applied"]:
+        return False
+    return all(row[0] == "integer" for row in connection.execute("SELECT typeof(version) FROM schema_version"))
+
+
 def _migrate(connection: sqlite3.Connection, clock: Clock, upto: int | None) -> int:
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(VERSION_TABLE)
         version = int(connection.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
-        for migration in pending("sqlite", version, upto):
+        needed = pending("sqlite", version, upto)
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        for migration in needed:
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             row = (migration.version, migration.name, clock())
