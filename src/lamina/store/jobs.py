@@ -9,7 +9,21 @@ from typing import Any
 
 from lamina.errors import LeaseError
 from lamina.records import Job, NewJob
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.store.database import (
+    MAX_KEY,
+    MAX_NAME,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    load,
+    marks,
+    missing,
+    new_id,
+)
 
 COLUMNS = (
     "owner, job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
@@ -39,7 +53,7 @@ def add_jobs(owner: str, jobs: Sequence[NewJob], now: float) -> Steps[list[Job]]
         number = yield from count_on(owner, "job")
         rows = yield (
             f"INSERT INTO outbox ({COLUMNS}) VALUES ({marks(14)}) RETURNING {COLUMNS}",
-            (owner, new_id(), number, clean(job.kind, "the kind"), clean(job.key, "the key") or None,
+            (owner, new_id(), number, clean(job.kind, "the kind", MAX_NAME), clean(job.key, "the key", MAX_KEY) or None,
              dump(job.payload), "waiting", 0, job.run_after, 0.0, "", "", now, now),
         )  # fmt: skip
         stored.append(job_of(rows[0]))
@@ -167,7 +181,7 @@ class Jobs:
         depend on them.
         """
         now = self._clock()
-        clean(worker, "the worker's name")
+        clean(worker, "the worker's name", MAX_NAME)
         return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
 
     async def release(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lamina.errors import MessageError
 from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory
 from lamina.store.database import (
+    MAX_NAME,
     Clock,
     Database,
     Row,
@@ -45,6 +46,8 @@ def _checked(memory: NewMemory) -> NewMemory:
     if not clean(memory.text, "a memory").strip():
         raise MessageError("a memory has no text", hint="leave it out")
     clean(memory.context, "a memory's context")
+    for name in ("kind", "session_id", "turn_id"):
+        clean(getattr(memory, name), f"a memory's {name}", MAX_NAME)
     _check_importance(memory.importance)
     return memory
 

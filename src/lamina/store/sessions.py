@@ -4,7 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.records import Found, Session
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.store.database import (
+    MAX_NAME,
+    MAX_TITLE,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    load,
+    marks,
+    missing,
+    new_id,
+)
 from lamina.store.rows import MESSAGE, message_of
 from lamina.store.words import query_words, snippet
 
@@ -139,10 +153,11 @@ class Sessions:
         """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
-            owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=clean(title, "the title"),
-            scenario=clean(scenario, "the scenario"), app=clean(app, "the app"), mode=clean(mode, "the mode"),
-            skill=clean(skill, "the skill"), meta=meta or {}, injection={}, last_seq=0, activity=0, created=now,
-            updated=now,
+            owner=owner, session_id=clean(session_id, "the session's id", MAX_NAME) or new_id(),
+            title=clean(title, "the title", MAX_TITLE), scenario=clean(scenario, "the scenario", MAX_NAME),
+            app=clean(app, "the app", MAX_NAME), mode=clean(mode, "the mode", MAX_NAME),
+            skill=clean(skill, "the skill", MAX_NAME), meta=meta or {}, injection={}, last_seq=0, activity=0,
+            created=now, updated=now,
         )  # fmt: skip
         return await self._db.write(owner, lambda: _new(session))
 
@@ -165,7 +180,10 @@ class Sessions:
         """Change what is given, leave the rest."""
         now = self._clock()
         texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
-        changes: dict[str, Any] = {n: clean(text, f"the {n}") for n, text in texts.items() if text is not None}
+        most = {"title": MAX_TITLE}
+        changes: dict[str, Any] = {
+            n: clean(text, f"the {n}", most.get(n, MAX_NAME)) for n, text in texts.items() if text is not None
+        }
         changes |= {n: dump(value) for n, value in (("meta", meta), ("injection", injection)) if value is not None}
         if ended is not None:
             changes["ended"] = now if ended else None
@@ -174,6 +192,7 @@ class Sessions:
     async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
         """A new session with the messages up to `seq`; the old one stays as it is."""
         now = self._clock()
+        clean(title or "", "the title", MAX_TITLE)
         return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, now))
 
     async def delete(self, owner: str, session_id: str) -> None:
