@@ -230,10 +230,20 @@ async def test_R5_a_damaged_store_says_so_only_reads_and_is_not_touched(tmp_path
 async def test_R5_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("these are my notes\n" * 500)
     before = prints(tmp_path)
-    with pytest.raises(StoreError, match="damaged or cannot be read"):
+    with pytest.raises(StoreError, match=r"notes\.txt is not a store"):
         async with open_store(os.fspath(tmp_path / "notes.txt")):
             pass
     assert prints(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "no lock file is left behind"
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE bookmarks (address TEXT)")
+    other.close()
+    before = prints(tmp_path)
+    with pytest.raises(StoreError, match=r"other\.db is not a store, but a database of another program"):
+        async with open_store(os.fspath(tmp_path / "other.db")):
+            pass
+    assert prints(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "other.db"]
     with pytest.raises(StoreError, match="no folder"):
         async with open_store(os.fspath(tmp_path / "no" / "store.db")):
             pass
@@ -345,6 +355,20 @@ def small_files() -> Generator[None, None, None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
+async def test_R5_a_store_whose_beginning_was_overwritten_is_called_damaged_and_keeps_its_lock_file(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "store.db"
+    async with open_store(os.fspath(where)) as store:
+        await store.sessions.new("ann")
+    with where.open("r+b") as file:
+        file.write(b"overwritten from here")
+    with pytest.raises(StoreError, match="damaged or cannot be read"):
+        async with open_store(os.fspath(where)):
+            pass
+    assert (tmp_path / "store.db.lock").exists()
+
+
 # R6: a plain open and close of one of SQLite's files would drop the locks of the whole process
 
 TOUCHES = {
@@ -354,6 +378,7 @@ TOUCHES = {
 }  # fmt: skip
 ALLOWED = {
     ("lock.py", "os.open"): "the lock file of its own",
+    ("lock.py", "os.unlink"): "the same, when it was just made beside what is no store",
     ("maintenance.py", "open"): "the export that is a backup of PostgreSQL",
     ("maintenance.py", "os.replace"): "the finished backup takes its name; nobody has it open",
     ("maintenance.py", "os.unlink"): "a copy that was ended before it had its name; it is never the store's own file",

@@ -9,7 +9,7 @@ import pytest
 from lamina import App
 from lamina.app.worker import Worker
 from lamina.assembly.shares import fit_layers
-from lamina.errors import InputError, MessageError, OwnerError
+from lamina.errors import InputError, LeaseError, MessageError, OwnerError
 from lamina.layers.recall import Recall
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
@@ -281,3 +281,54 @@ async def test_M13_a_clock_that_ran_ahead_does_not_put_jobs_off_for_years(tmp_pa
     async with App.open(where, settings=settings(), embedder=Letters(), clock=lambda: now[0], work=False) as app:
         assert await app.worker.run_until_empty() == 1
         assert [memory.text for memory in await app.memory("ann").list()] == ["My dog is called Rex."]
+
+
+async def test_M14_until_empty_means_that_nothing_is_left_with_the_worker_in_the_background_either(where: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_model(messages: Sequence[object], schema: object) -> str:
+        begun.set()
+        await go_on.wait()
+        return '{"facts": []}'
+
+    async with App.open(where, settings=settings(), embedder=Letters(), complete=slow_model) as app:
+        session = await app.new_session("ann")
+        await say(app, "ann", session, "My cat is called Tom.")
+        await begun.wait()  # the worker in the background holds the first job, and the second comes after it
+        await say(app, "ann", session, "My dog is called Rex.")
+        waiting = asyncio.create_task(app.worker.run_until_empty())
+        with pytest.raises(LeaseError, match="1 jobs are still held by other workers"):
+            await Worker(app.store, app.memory).run_until_empty(patience=0.0)
+        assert not waiting.done()
+        go_on.set()
+        async with asyncio.timeout(60):
+            await waiting
+        counts = await app.store.jobs.counts("ann")
+        assert (counts["waiting"], counts["leased"], counts["done"]) == (0, 0, 2)
+
+
+async def test_M14_a_job_that_waits_for_its_next_try_is_not_waited_for(store: Store) -> None:
+    async def broken(messages: Sequence[object], schema: object) -> str:
+        raise ValueError("no model today")
+
+    app = App(store, settings(), embedder=Letters(), complete=broken)
+    session = await app.new_session("ann")
+    for words in ("My cat is called Tom.", "My dog is called Rex."):
+        await say(app, "ann", session, words)
+    assert await app.worker.run_until_empty() == 1
+    assert (await store.jobs.counts("ann"))["waiting"] == 2
+
+
+async def test_M15_a_summary_that_went_with_a_forgotten_fact_is_written_anew(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    await say(app, "ann", session, "I live in Zanzibar.")
+    await say(app, "ann", session, "Please plan the garden with tulips.")
+    await app.end_session("ann", session.session_id)
+    await app.worker.run_until_empty()
+    (home,) = [m for m in await app.memory("ann").list() if "Zanzibar" in m.text]
+    assert await app.memory("ann").forget(home.memory_id) == [session.session_id]
+    assert (await store.jobs.counts("ann"))["waiting"] == 1
+    assert await app.worker.run_until_empty() == 1
+    (summary,) = await store.summaries.recent("ann")
+    assert ("Zanzibar" in summary.text, "garden" in summary.text) == (False, True)

@@ -11,7 +11,6 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.files import read_history
-from lamina.app.worker import SUMMARY
 from lamina.errors import InputError, LaminaError, NotFoundError, shown
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
@@ -118,11 +117,7 @@ async def context_of(app: App, owner: str, session: str, user: str, values: Mapp
 async def forget(app: App, owner: str, ids: Sequence[str]) -> list[Session]:
     """Erase facts; the sessions whose summary went with them get a new one in the background."""
     gone = await app.memory(owner).forget(*ids)
-    sessions: list[Session] = []
-    for session_id in gone:
-        await app.store.jobs.add(owner, SUMMARY, {"session_id": session_id})
-        sessions.append(await app.store.sessions.get(owner, session_id))
-    return sessions
+    return [await app.store.sessions.get(owner, session_id) for session_id in gone]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from lamina.app.app import App
+from lamina.app.interrupts import interruptible
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
+from lamina.store.maintenance import COUNTER
 from lamina.store.store import Store, open_store
 
 MAX_LINE = 64 * 1024 * 1024
@@ -82,11 +84,11 @@ async def backup(store: Store, path: Path) -> int:
 
 
 async def export(store: Store, owner: str | None, target: Target) -> int:
-    """The rows of one owner or of all, a line each; returns how many."""
+    """The rows of one owner or of all, a line each; returns how many, counted as an import counts them."""
     count = -1  # the first line is the header
     async for line in store.maintenance.export(owner):
         target.write(f"{line}\n")
-        count += 1
+        count += not line.startswith(COUNTER)
     return count
 
 
@@ -128,9 +130,14 @@ def lines_of(name: str) -> Iterator[str]:
         yield from _lines(file, path.name)
 
 
+def _read_line(file: BinaryIO) -> bytes:
+    with interruptible():
+        return file.readline(MAX_LINE + 1)
+
+
 def _lines(file: BinaryIO, where: str) -> Iterator[str]:
     empty = True
-    for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+    for number, raw in enumerate(iter(lambda: _read_line(file), b""), 1):
         if len(raw) > MAX_LINE:
             raise InputError(f"line {number} of {where} has more than {MAX_LINE:,} bytes", hint="is this an export?")
         empty = empty and not raw.strip()

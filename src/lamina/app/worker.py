@@ -11,15 +11,16 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
-from lamina.layers.memory import MemoryService
+from lamina.layers.memory import SUMMARY, MemoryService, summary_job
 from lamina.records import Job, NewJob, TurnRecord
 from lamina.store.store import Store
 
-MEMORY, SUMMARY = "memory", "summary"
+MEMORY = "memory"
 EVERY = 8
 """A session is summarised anew each time so many messages were added: four turns without tools."""
 LEASE = 60.0
-PAUSE = 1.0
+PAUSE, GLANCE = 1.0, 0.02
+"""Seconds between two looks for work, and the shortest pause while somebody waits for jobs that others hold."""
 DEADLINE = 300.0
 """Seconds that a job may take, the model's answer included."""
 GRACE = 5.0
@@ -33,13 +34,13 @@ def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
     jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
     if stretch := turn.answer_seq // EVERY:
-        jobs.append(NewJob(SUMMARY, {"session_id": turn.session_id}, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
+        jobs.append(summary_job(turn.session_id, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
     return jobs
 
 
 def end_job(session_id: str, upto: int) -> NewJob:
     """What the end of a session asks for."""
-    return NewJob(SUMMARY, {"session_id": session_id}, key=f"{SUMMARY}:{session_id}:end {upto}")
+    return summary_job(session_id, key=f"{SUMMARY}:{session_id}:end {upto}")
 
 
 class Worker:
@@ -81,12 +82,22 @@ class Worker:
             for task in late:  # their leases run out, and somebody else takes them
                 task.cancel()
 
-    async def run_until_empty(self) -> int:
-        """All that is due now; returns how many jobs were done."""
-        total = 0
-        while done := await self.run_once():
-            total += done
-        return total
+    async def run_until_empty(self, patience: float = DEADLINE) -> int:
+        """All that is due now; returns how many jobs were done here. What another worker holds, the one in the
+        background of this process too, is waited for: later jobs of its owner come after it."""
+        total, pause = 0, GLANCE
+        end = asyncio.get_running_loop().time() + patience
+        while True:
+            if done := await self.run_once():
+                total, pause = total + done, GLANCE
+            elif not (left := await self._store.jobs.left(tuple(self._handlers))):
+                return total
+            elif asyncio.get_running_loop().time() >= end:
+                raise LeaseError(f"after {patience:g} s {left} jobs are still held by other workers",
+                                 hint="wait longer, or end those workers")  # fmt: skip
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE)
 
     async def run_once(self) -> int:
         """Take what is due, do it, and record how it ended; returns how many were taken."""

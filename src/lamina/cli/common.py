@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from lamina.app.interrupts import interruptible
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError
 from lamina.settings import Settings, load_settings
@@ -79,7 +80,9 @@ def confirm(say: Say, question: str, yes: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] -- a closed descriptor
         raise InputError(say["nobody"], hint=say["nobody.next"])
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().casefold() not in ("y", "yes", "是", "好"):
+    with interruptible():
+        answer = sys.stdin.readline()
+    if answer.strip().casefold() not in ("y", "yes", "是", "好"):
         print(say["unchanged"], file=sys.stderr)
         raise typer.Exit(1)
 

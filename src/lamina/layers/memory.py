@@ -32,6 +32,8 @@ WORTH = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
 TRIES = 3
 FROM_MEMORY = ("memory", "collected", "summary")
+SUMMARY = "summary"
+"""The kind of the job that has a session summarised anew."""
 SHORT, TITLE = 160, 48
 
 
@@ -158,8 +160,9 @@ class MemoryService:
         return await self._store.memories.edit(self.owner, memory_id, text=text, kind=kind, importance=importance)
 
     async def forget(self, *ids: str) -> Sequence[str]:
-        """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them."""
-        return await self._store.memories.forget(self.owner, ids)
+        """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them. The
+        job that writes it anew is stored in the same transaction."""
+        return await self._store.memories.forget(self.owner, ids, then=summary_job)
 
     async def pin(self, memory_id: str, on: bool = True) -> Memory:
         """A pinned fact is in every context."""
@@ -236,6 +239,10 @@ class WithoutIndex:
 
     def drop(self, owner: str) -> None:
         return
+
+
+def summary_job(session_id: str, key: str = "") -> NewJob:
+    return NewJob(SUMMARY, {"session_id": session_id}, key=key)
 
 
 def day_of(stamp: float) -> date:

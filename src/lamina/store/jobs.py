@@ -156,6 +156,15 @@ def _counts(owner: str) -> Steps[dict[str, int]]:
     return {"waiting": 0, "leased": 0, "done": 0, "parked": 0} | {row[0]: int(row[1]) for row in rows}
 
 
+def _left(kinds: Sequence[str], now: float) -> Steps[int]:
+    rows = yield (
+        f"SELECT COUNT(*) FROM outbox WHERE kind IN ({marks(len(kinds))}) AND ((state = 'leased' AND run_after > ?) "
+        f"OR (state IN ('waiting', 'leased') AND run_after <= ? {EARLIER}))",
+        (*kinds, now, now),
+    )
+    return int(rows[0][0])
+
+
 def _release(now: float) -> Steps[None]:
     yield "UPDATE outbox SET run_after = ?, lease_until = 0 WHERE state = 'leased'", (now,)
     yield "UPDATE outbox SET run_after = ? WHERE state = 'waiting' AND run_after > ?", (now, now + LONGEST)
@@ -183,6 +192,12 @@ class Jobs:
         now = self._clock()
         clean(worker, "the worker's name", MAX_NAME)
         return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
+
+    async def left(self, kinds: Sequence[str]) -> int:
+        """How many jobs of these kinds, of any owner, could be taken in order now, or are held by a worker: one look,
+        so that none slips through between the two."""
+        now = self._clock()
+        return await self._db.system(lambda: _left(kinds, now))
 
     async def release(self) -> None:
         """Let go of every lease: right when this process has just become the only one. A job that a clock which ran

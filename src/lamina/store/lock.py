@@ -1,11 +1,13 @@
 """One process owns a SQLite store: a lock file of its own beside the database, with the owner's process number in it.
 
-The file is never removed: the kernel's lock on it counts, and that ends with the process, however it ends.
+The kernel's lock on it counts, and that ends with the process, however it ends. So the file is never removed, but for
+one that was made beside something that turned out to be no store.
 """
 
 import fcntl
 import os
 import time
+from contextlib import suppress
 
 from lamina.errors import StoreBusyError, StoreError
 
@@ -13,6 +15,8 @@ from lamina.errors import StoreBusyError, StoreError
 class OwnerLock:
     def __init__(self, path: str) -> None:
         self._path = path
+        self.is_new = not os.path.lexists(path)
+        """Whether nobody has ever held this lock: then what lies beside it need not be a store."""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -38,7 +42,11 @@ class OwnerLock:
             time.sleep(0.01)
         return 0
 
-    def release(self) -> None:
+    def release(self, *, remove: bool = False) -> None:
+        """Let go of the lock; `remove` takes the file away first, while nobody else can hold it."""
+        if remove:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
         os.close(self._file)
 
 

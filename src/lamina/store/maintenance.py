@@ -40,6 +40,8 @@ TABLES = {
 }
 """The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out.
 The counters are first: by them an owner is known, also when the rest of an import does not come."""
+COUNTER = '{"table":"owner_counter",'
+"""How the line of a counter begins. An owner always has some; they are no rows of his, and nobody counts them."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
 DERIVED = ("memory_index", "message_words")
@@ -369,13 +371,18 @@ def _fts_check() -> Steps[None]:
 def _check_header(line: str) -> None:
     try:
         header: Any = json.loads(line)
-        known = header["lamina"] == "export" and header["format"] == FORMAT
+        known, version = header["lamina"] == "export", header["format"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        known = False
+        known, version = False, None
     if not known:
         raise InputError(
-            f"the first line is not the header of an export of format {FORMAT}: {shown(line)}",
-            hint="was it made by `lamina store export` of a newer version?",
+            f"this is no export: its first line is {shown(line.strip())}",
+            hint="`lamina store export FILE` makes one; `lamina sessions import FILE` reads a chat",
+        )
+    if version != FORMAT:
+        raise InputError(
+            f"this is an export of format {shown(version)}, and format {FORMAT} is known here",
+            hint="was it made by a newer version? update lamina",
         )
 
 

@@ -3,7 +3,7 @@
 Every change takes the owner's next change number, so that an index can ask what changed after the one it knows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lamina.errors import MessageError
@@ -169,7 +169,7 @@ def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Mem
     return memory
 
 
-def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
+def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None, now: float) -> Steps[list[str]]:
     sessions: set[str] = set()
     for name in dict.fromkeys(ids):
         memory = yield from _one(owner, name)
@@ -185,6 +185,7 @@ def _forget(owner: str, ids: Sequence[str], now: float) -> Steps[list[str]]:
             (owner, like(dump(name)), memory.session_id, memory.seq, owner, memory.turn_id),
         )
         sessions.update(row[0] for row in rows)
+    yield from add_jobs(owner, [then(name) for name in sorted(sessions)] if then else [], now)
     return sorted(sessions)
 
 
@@ -339,13 +340,15 @@ class Memories:
         checked = _checked(new)
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
-    async def forget(self, owner: str, ids: Sequence[str]) -> Sequence[str]:
+    async def forget(
+        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
+    ) -> Sequence[str]:
         """Erase facts from memories, index and the summaries made of them.
 
-        Returns the sessions whose summary went, so that it can be written again.
+        Returns the sessions whose summary went. `then` names the job for each of them, which is stored with it.
         """
         now = self._clock()
-        return await self._db.write(owner, lambda: _forget(owner, ids, now))
+        return await self._db.write(owner, lambda: _forget(owner, ids, then, now))
 
     async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
         """What changed after a change number, in order; forgotten ones are among them, without text."""

@@ -116,7 +116,7 @@ class SqliteDatabase:
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._closed = self._ended = False
+        self._closed = self._ended = self._foreign = False
 
     async def start(self, clock: Clock, upto: int | None = None) -> int:
         """Open the connections and bring the tables up to date; returns the version from before."""
@@ -126,7 +126,7 @@ class SqliteDatabase:
             before = await started
         except StoreError:
             await asyncio.to_thread(self._threads[0].join)
-            self._lock.release()
+            self._lock.release(remove=self._foreign and self._lock.is_new)
             self._closed = True
             raise
         for number in range(READERS):
@@ -187,13 +187,13 @@ class SqliteDatabase:
         version = -1
         try:
             connection = self._connect()
-            _check_ours(connection, self.path)
+            self._check_ours(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             version = _migrate(connection, clock, upto)
         except sqlite3.Error as error:
-            failure = self._explain(error)
+            failure = self._refusal(error)
         except StoreError as error:
             failure = error
         except FAILURES as error:
@@ -220,6 +220,20 @@ class SqliteDatabase:
             ):  # what stays in the WAL is durable there, and read at the next start
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
+
+    def _check_ours(self, connection: sqlite3.Connection) -> None:
+        """Before anything is written, were it only the kind of the journal: a store of ours, or a new file?"""
+        if not _is_ours(connection):
+            self._foreign = True
+            raise StoreError(f"{self.path} is not a store, but a database of another program", hint=NO_STORE)
+
+    def _refusal(self, error: sqlite3.Error) -> StoreError:
+        """Why it cannot be opened. What is no database may be a store whose beginning was overwritten, but only where
+        a store was opened before."""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB and self._lock.is_new:
+            self._foreign = True
+            return StoreError(f"{self.path} is not a store, but some other file", hint=NO_STORE)
+        return self._explain(error)
 
     def _next_group(self) -> list[Work] | None:
         """What waits: none after a while without work, None at the end."""
@@ -373,6 +387,7 @@ class SqliteDatabase:
         )
 
 
+NO_STORE = "check --store or LAMINA_STORE; nothing was changed"
 RECOVERY = (
     "`lamina store verify` says what is damaged, `lamina store backup` saves what can be read; nothing was changed"
 )
@@ -382,14 +397,13 @@ APPLICATION = 0x6C616D69
 """In the header of each of our files, for those who ask whose it is."""
 
 
-def _check_ours(connection: sqlite3.Connection, path: str) -> None:
-    """A file of another program is left as it is: not even the kind of its journal is changed."""
+def _is_ours(connection: sqlite3.Connection) -> bool:
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    known = application == APPLICATION or set(FIRST_TABLES) <= names or (not names and not application)
-    wrong = known and "schema_version" in names and not _counts_versions(connection)
-    if not known or wrong:
-        raise StoreError(f"{path} is a database of another program", hint="name another file; this one is untouched")
+    if not names:
+        return application in (0, APPLICATION)
+    known = application == APPLICATION or set(FIRST_TABLES) <= names
+    return known and ("schema_version" not in names or _counts_versions(connection))
 
 
 def _counts_versions(connection: sqlite3.Connection) -> bool:

@@ -1,0 +1,82 @@
+"""Ctrl-C at a question, and while the standard input is read: in a real terminal, the first one counts."""
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from lamina.app.interrupts import interruptible
+from tests.cli.process import Lamina
+
+CTRL_C = b"\x03"
+
+
+def interrupted(lamina: Lamina, sign: bytes, *arguments: str) -> tuple[int, bytes]:
+    """Press Ctrl-C once, when the output shows the sign; what is the exit code, and what was shown?"""
+    parent, child = pty.openpty()
+    command = ["setsid", "--ctty", sys.executable, "-m", "lamina", *arguments]
+    environ = lamina.environ(TERM="xterm", LANG="C.UTF-8")
+    seen, pressed = b"", False
+    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environ, cwd=lamina.folder) as process:
+        os.close(child)
+        watch = threading.Timer(60, process.kill)  # without the mend it would wait forever
+        watch.start()
+        try:
+            while block := os.read(parent, 65536):
+                seen += block
+                if sign in seen and not pressed:
+                    os.write(parent, CTRL_C)
+                    pressed = True
+        except OSError:  # the other end is closed
+            pass
+        code = process.wait()
+        watch.cancel()
+    os.close(parent)
+    return code, seen
+
+
+def test_the_first_ctrl_c_at_a_question_ends_the_command_and_nothing_is_done(lamina: Lamina) -> None:
+    session = lamina.json("sessions", "new", "--title", "Kept")["session_id"]
+    fact = lamina.json("memory", "add", "I sing.")["memory_id"]
+    for command in (["sessions", "delete", session], ["memory", "forget", fact]):
+        code, seen = interrupted(lamina, b"[y/N]", *command)
+        assert (code, b"Traceback" in seen) == (130, False), seen
+    assert [row["title"] for row in lamina.json("sessions")] == ["Kept"]
+    assert [row["text"] for row in lamina.json("memory")] == ["I sing."]
+
+
+def test_the_first_ctrl_c_ends_a_read_of_the_terminal(lamina: Lamina) -> None:
+    code, seen = interrupted(lamina, b"reading", "store", "import", "-")
+    assert (code, b"Traceback" in seen) == (130, False), seen
+    assert lamina.json("sessions") == []
+
+
+async def test_a_ctrl_c_that_came_just_before_the_read_is_not_lost() -> None:
+    heard: list[bool] = []
+
+    async def reads() -> None:
+        reading.cancel()  # as the event loop does on Ctrl-C
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            raise AssertionError("it would wait here")
+        heard.append(True)
+
+    reading = asyncio.create_task(reads())
+    await asyncio.wait({reading})
+    assert heard == [True]
+
+
+def test_outside_of_the_main_thread_nothing_changes() -> None:
+    entered: list[bool] = []
+
+    def reads() -> None:
+        with interruptible():
+            entered.append(True)
+
+    thread = threading.Thread(target=reads)
+    thread.start()
+    thread.join()
+    assert entered == [True]
