@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from datetime import date
 from typing import Any, Protocol
 
+from lamina.records import Found as FoundMessage
 from lamina.records import (
     IndexChanges,
     IndexRow,
@@ -15,6 +16,7 @@ from lamina.records import (
     MemoryState,
     NewJob,
     NewMemory,
+    Place,
     Session,
     StoredMessage,
     Summary,
@@ -112,8 +114,9 @@ class MemoryRows(Protocol):
     ) -> Memory: ...  # fmt: skip
     async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory: ...
     async def forget(
-        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
-    ) -> Sequence[str]: ...
+        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        then: Callable[[str], NewJob] | None = None,
+    ) -> Sequence[str]: ...  # fmt: skip
     async def forgotten_turns(self, owner: str) -> Sequence[str]: ...
     async def of_session(self, owner: str, session_id: str) -> Sequence[Memory]: ...
     async def last_change(self, owner: str) -> int: ...
@@ -179,6 +182,7 @@ class TemplateRows(Protocol):
 
 class SessionRows(Protocol):
     async def get(self, owner: str, session_id: str) -> Session: ...
+    async def search(self, owner: str, query: str, *, limit: int = 20) -> Sequence[FoundMessage]: ...
 
 
 class ProfileRows(Protocol):

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from lamina.app.worker import Worker
 from lamina.layers.memory import MemoryService
 from lamina.layers.recall import Recall
@@ -48,3 +50,50 @@ async def test_3_a_job_whose_turn_is_there_is_not_done_because_something_else_is
     await worker.run_once()
     assert (await store.jobs.counts("ann"))["waiting"] == 1
     assert (await store.turns.get("ann", turn.turn_id)).state == "complete"
+
+
+CAT = "My cat is called Quetzalcoatl."
+
+
+@pytest.mark.parametrize("how", ["said twice", "added and said", "answered", "not yet summarised", "imported"])
+async def test_5_what_is_forgotten_goes_from_the_summaries_of_all_sessions_that_told_it(store: Store, how: str) -> None:
+    app = app_on(store)
+    first, second = await app.new_session("ann"), await app.new_session("ann")
+    if how == "added and said":
+        await app.memory("ann").add(CAT)
+    else:
+        await say(app, "ann", first, CAT)
+    if how == "answered":
+        await say(app, "ann", second, "What is my cat called?", "I have noted that your cat is called Quetzalcoatl.")
+    elif how == "imported":
+        await store.history.append("ann", second.session_id, [{"role": "user", "content": CAT}])
+    else:
+        await say(app, "ann", second, "Hello. By the way, my cat is called Quetzalcoatl. Please plan a trip to Rome.")
+    await say(app, "ann", second, "Please write a poem about the sea.")
+    if how != "not yet summarised":
+        await app.end_session("ann", second.session_id)
+    await app.worker.run_until_empty()
+    memories = await app.memory("ann").list()
+    assert [m.text for m in memories] == [CAT]
+    await app.memory("ann").forget(*(m.memory_id for m in memories))
+    await app.end_session("ann", first.session_id)
+    await app.end_session("ann", second.session_id)
+    await app.worker.run_until_empty()
+    await app.memory("ann").write_summary(second.session_id)  # however often it is written
+    texts = [summary.text for summary in await app.memory("ann").get_recent_session_summaries()]
+    assert any("poem" in text for text in texts)
+    assert "Quetzal" not in "".join(texts)
+    third = await app.new_session("ann")
+    assert "Quetzal" not in (await app.context("ann", third.session_id, "hello")).system
+
+
+async def test_5_forgetting_leaves_the_summaries_that_tell_something_else(store: Store) -> None:
+    app = app_on(store)
+    first, second = await app.new_session("ann"), await app.new_session("ann")
+    await say(app, "ann", first, CAT)
+    await say(app, "ann", second, "Please write a poem about my cat Tom.")
+    for session in (first, second):
+        await app.end_session("ann", session.session_id)
+    await app.worker.run_until_empty()
+    (cat,) = [m for m in await app.memory("ann").list() if "Quetzal" in m.text]
+    assert await app.memory("ann").forget(cat.memory_id) == [first.session_id]

@@ -11,12 +11,20 @@ from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from lamina.errors import LayerError, LeaseError, NotFoundError, shown
-from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
+from lamina.layers.facts import (
+    EXTRACTION_SCHEMA,
+    KINDS,
+    extraction_prompt,
+    facts_by_rules,
+    facts_from_reply,
+    telling_words,
+    tells,
+)
 from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
-from lamina.records import Job, Memory, NewJob, NewMemory, StoredMessage, Summary, TurnRecord
+from lamina.records import Job, Memory, NewJob, NewMemory, Place, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -25,6 +33,8 @@ TOP_N = SUMMARIES = 5
 SUMMARY_CHARACTERS = 1_200
 SUMMARY_MESSAGES = 400
 """The newest messages of a session that a summary is made of."""
+MOST_PLACES = 1_000
+"""Messages, and summaries, that are looked through for a fact that is to be forgotten."""
 ALIKE = 20
 """Memories that a new fact is compared with."""
 MAX_PINNED, MAX_WISHES = 10, 5
@@ -117,7 +127,9 @@ class MemoryService:
     async def _summary(self, session_id: str) -> tuple[str, int, str]:
         rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
         gone = set(await self._store.memories.forgotten_turns(self.owner))
-        kept = [row for row in rows if row.turn_id not in gone]
+        learnt = await self._store.memories.of_session(self.owner, session_id)
+        places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
+        kept = [row for row in rows if row.turn_id not in gone and row.seq not in places]
         messages = closed(together(kept))
         if self._complete is None:
             text, by = summarise(messages, limit=SUMMARY_CHARACTERS), "extractive"
@@ -162,7 +174,28 @@ class MemoryService:
     async def forget(self, *ids: str) -> Sequence[str]:
         """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them. The
         job that writes it anew is stored in the same transaction."""
-        return await self._store.memories.forget(self.owner, ids, then=summary_job)
+        found = await self._store.memories.many(self.owner, ids)
+        texts = [memory.text for memory in found if memory.text]
+        places, told = await self._places(texts), await self._told(texts)
+        return await self._store.memories.forget(self.owner, ids, places=places, told=told, then=summary_job)
+
+    async def _places(self, texts: Sequence[str]) -> Sequence[Place]:
+        """Where else the owner said these facts, or was told them: a fact that is known is not learnt again, so the
+        memory itself does not know."""
+        places: dict[Place, None] = {}
+        for text in texts:
+            for one in await self._store.sessions.search(self.owner, telling_words(text), limit=MOST_PLACES):
+                row = one.message
+                if await asyncio.to_thread(tells, row.text, text):
+                    places[Place(row.session_id, row.seq, row.turn_id)] = None
+        return list(places)
+
+    async def _told(self, texts: Sequence[str]) -> Sequence[str]:
+        """The sessions whose summary tells one of these facts."""
+        if not texts:
+            return ()
+        summaries = await self._store.summaries.recent(self.owner, limit=MOST_PLACES)
+        return [one.session_id for one in summaries if any(tells(one.text, text) for text in texts)]
 
     async def pin(self, memory_id: str, on: bool = True) -> Memory:
         """A pinned fact is in every context."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lamina.errors import MessageError
-from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory
+from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
 from lamina.store.database import (
     MAX_NAME,
     Clock,
@@ -79,9 +79,7 @@ def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[li
                 mark,
             )  # fmt: skip
             fresh.append(known[mark])
-    names = COLUMNS.split(", ")
-    values = [[int(v) if isinstance(v := getattr(made, name), bool) else v for name in names] for made in fresh]
-    yield from insert("atomic_memory", COLUMNS, values)
+    yield from insert("atomic_memory", COLUMNS, [_values(made) for made in fresh])
     return [known[mark] for mark in hashes]
 
 
@@ -169,8 +167,47 @@ def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Mem
     return memory
 
 
-def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None, now: float) -> Steps[list[str]]:
+def _mark_places(owner: str, places: Sequence[Place], now: float) -> Steps[None]:
+    """Other places where a forgotten fact was said: a row without words keeps each, and no later summary tells it."""
+    gone = set((yield from _forgotten_turns(owner)))
+    seen: set[tuple[str, int]] = set()
+    for session_id in dict.fromkeys(place.session_id for place in places if not place.turn_id):
+        rows = yield (
+            "SELECT seq FROM atomic_memory WHERE owner = ? AND session_id = ? AND state = 'forgotten'",
+            (owner, session_id),
+        )
+        seen |= {(session_id, int(row[0])) for row in rows}
+    turns = {place.turn_id: place for place in places if place.turn_id and place.turn_id not in gone}
+    fresh = [*turns.values(), *(p for p in places if not p.turn_id and (p.session_id, p.seq) not in seen)]
+    if not fresh:
+        return
+    last = yield from count_on(owner, "change", len(fresh))
+    made = [
+        Memory(
+            owner, new_id(), number, "", "", "fact", "user", 0.0, False, "forgotten", "", place.session_id,
+            place.turn_id, place.seq, None, now, now, "",
+        )
+        for number, place in enumerate(fresh, last - len(fresh) + 1)
+    ]  # fmt: skip
+    yield from insert("atomic_memory", COLUMNS, [_values(each) for each in made])
+
+
+def _values(memory: Memory) -> list[Any]:
+    found = [getattr(memory, name) for name in COLUMNS.split(", ")]
+    return [int(value) if isinstance(value, bool) else value for value in found]
+
+
+def _forget(
+    owner: str, ids: Sequence[str], places: Sequence[Place], told: Sequence[str],
+    then: Callable[[str], NewJob] | None, now: float,
+) -> Steps[list[str]]:  # fmt: skip
     sessions: set[str] = set()
+    for session_id, seq in [*((place.session_id, place.seq) for place in places), *((name, 0) for name in told)]:
+        rows = yield (
+            "DELETE FROM session_summary WHERE owner = ? AND session_id = ? AND upto_seq >= ? RETURNING session_id",
+            (owner, session_id, seq),
+        )
+        sessions.update(row[0] for row in rows)
     for name in dict.fromkeys(ids):
         memory = yield from _one(owner, name)
         if memory.state == "forgotten":
@@ -185,6 +222,7 @@ def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None
             (owner, like(dump(name)), memory.session_id, memory.seq, owner, memory.turn_id),
         )
         sessions.update(row[0] for row in rows)
+    yield from _mark_places(owner, places, now)
     yield from add_jobs(owner, [then(name) for name in sorted(sessions)] if then else [], now)
     return sorted(sessions)
 
@@ -341,14 +379,16 @@ class Memories:
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
     async def forget(
-        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
-    ) -> Sequence[str]:
+        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        then: Callable[[str], NewJob] | None = None,
+    ) -> Sequence[str]:  # fmt: skip
         """Erase facts from memories, index and the summaries made of them.
 
-        Returns the sessions whose summary went. `then` names the job for each of them, which is stored with it.
+        `places` is where else they were said, `told` the sessions whose summary tells them. Returns the sessions whose
+        summary went. `then` names the job for each of them, which is stored with it.
         """
         now = self._clock()
-        return await self._db.write(owner, lambda: _forget(owner, ids, then, now))
+        return await self._db.write(owner, lambda: _forget(owner, ids, places, told, then, now))
 
     async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
         """What changed after a change number, in order; forgotten ones are among them, without text."""
