@@ -31,8 +31,8 @@ COLUMNS = (
 )
 MAX_ERROR = 2_000
 MAX_DEATHS = 5
-"""Leases of a job that may run out; then it is parked, since it may be what ends its workers."""
-DIED = f"no worker came to an end with it, {MAX_DEATHS} times"
+"""Attempts after which a job whose lease ran out is parked, since it may be what ends its workers."""
+DIED = "no worker came back from it at attempt {}; earlier attempts failed or ended the same way"
 
 
 def job_of(row: Row) -> Job:
@@ -88,8 +88,8 @@ def _claim(
     db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float, in_order: bool
 ) -> Steps[list[Job]]:
     yield (
-        "UPDATE outbox SET state = 'parked', error = ?, lease_until = 0, updated = ? "
-        "WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
+        "UPDATE outbox SET state = 'parked', error = REPLACE(?, '{}', CAST(attempts AS TEXT)), lease_until = 0, "
+        "updated = ? WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
         (DIED, now, now, MAX_DEATHS),
     )
     only = f"AND kind IN ({marks(len(kinds))})" if kinds else ""
