@@ -40,6 +40,8 @@ class Dialect:
     """The condition on `message_words` that finds words, with one placeholder."""
     words: Callable[[str, Sequence[str]], str]
     """An owner and a message's words as the value of `words_value`."""
+    words_erase: str
+    """Run after words were deleted where the index would else keep them; empty where it does not."""
     match: Callable[[str, Sequence[str]], str]
     """An owner and a query's words, all of which are wanted, as the value of `words_match`."""
 

@@ -282,7 +282,14 @@ class Maintenance:
             async for page in self._pages(each):
                 await self._db.write(each, lambda o=each, p=page: _index(self._db, o, p))
                 count += len(page)
+        if owner is None:
+            await self.scrub()
         return count
+
+    async def scrub(self) -> None:
+        """Make the full-text index of SQLite anew from its rows, so that nothing is left in it of what was deleted."""
+        if isinstance(self._db, SqliteDatabase):
+            await self._db.system(_rebuild)
 
     async def _pages(self, owner: str) -> AsyncIterator[list[Row]]:
         after: tuple[str, int] = ("", 0)
@@ -366,6 +373,10 @@ def _no_backup(path: str, why: str) -> StoreError:
 
 def _fts_check() -> Steps[None]:
     yield "INSERT INTO message_fts (message_fts) VALUES ('integrity-check')", ()
+
+
+def _rebuild() -> Steps[None]:
+    yield "INSERT INTO message_fts (message_fts) VALUES ('rebuild')", ()
 
 
 def _check_header(line: str) -> None:

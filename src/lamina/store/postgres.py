@@ -52,6 +52,7 @@ DIALECT = Dialect(
     words_value="CAST(CAST(? AS text) AS tsvector)",
     words_match="words @@ CAST(CAST(? AS text) AS tsquery)",
     words=_lexemes,
+    words_erase="",
     match=_match,
 )
 

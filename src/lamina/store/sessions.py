@@ -124,7 +124,7 @@ def _branch(db: Database, owner: str, session_id: str, seq: int, title: str | No
     return made
 
 
-def _delete(owner: str, session_id: str) -> Steps[None]:
+def _delete(db: Database, owner: str, session_id: str) -> Steps[None]:
     here = (owner, session_id)
     yield from get_session(owner, session_id)
     turns = "(SELECT turn_id FROM turn WHERE owner = ? AND session_id = ?)"
@@ -139,6 +139,8 @@ def _delete(owner: str, session_id: str) -> Steps[None]:
         )
     for table in ("turn", "message_words", "conversation", "session_summary", "chat_session"):
         yield f"DELETE FROM {table} WHERE owner = ? AND session_id = ?", here
+    if db.dialect.words_erase:
+        yield db.dialect.words_erase, ()
 
 
 class Sessions:
@@ -197,4 +199,4 @@ class Sessions:
 
     async def delete(self, owner: str, session_id: str) -> None:
         """The session with its messages, turns, summary and stored layer texts. Memories stay."""
-        await self._db.write(owner, lambda: _delete(owner, session_id))
+        await self._db.write(owner, lambda: _delete(self._db, owner, session_id))

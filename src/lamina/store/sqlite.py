@@ -45,12 +45,17 @@ def _match(owner: str, wanted: Sequence[str]) -> str:
     return " AND ".join(f'"{_mark(owner)}{word}"' for word in wanted) + " *"
 
 
+ERASES = sqlite3.sqlite_version_info >= (3, 42)
+"""Whether SQLite itself takes deleted words out of a full-text index. An older one only marks them as deleted, until
+its parts are merged into one."""
+
 DIALECT = Dialect(
     name="sqlite",
     skip_locked="",
     words_value="?",
     words_match="id IN (SELECT rowid FROM message_fts WHERE message_fts MATCH ?)",
     words=_words,
+    words_erase="" if ERASES else "INSERT INTO message_fts (message_fts) VALUES ('optimize')",
     match=_match,
 )
 
@@ -174,6 +179,7 @@ class SqliteDatabase:
         connection = sqlite3.connect(self.path, isolation_level=None, cached_statements=512, check_same_thread=False)
         connection.execute(f"PRAGMA busy_timeout = {self.patience}")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA cache_size = -16000")
         return connection
 
@@ -426,11 +432,21 @@ def _migrate(connection: sqlite3.Connection, clock: Clock, upto: int | None) -> 
                 connection.execute(statement)
             row = (migration.version, migration.name, clock())
             connection.execute("INSERT INTO schema_version (version, name, applied) VALUES (?, ?, ?)", row)
+        if ERASES:
+            _erase_words(connection)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     return version
+
+
+def _erase_words(connection: sqlite3.Connection) -> None:
+    """From now on, what is deleted leaves the index for good."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'message_fts_config'").fetchone() and not (
+        connection.execute("SELECT 1 FROM message_fts_config WHERE k = 'secure-delete' AND v = 1").fetchone()
+    ):
+        connection.execute("INSERT INTO message_fts (message_fts, rank) VALUES ('secure-delete', 1)")
 
 
 def _statements(script: str) -> list[str]:
