@@ -143,6 +143,15 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Remembered:
+    """A fact that somebody gave, whether it was known already, and the older ones whose place it took."""
+
+    memory: Memory
+    known: bool
+    replaced: tuple[Memory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class IndexRow:
     """A memory as an index holds it. `terms`, `mentions` and `vector` are made of its text and kept."""
 
@@ -158,6 +167,8 @@ class IndexRow:
     terms: bytes = b""
     mentions: bytes = b""
     vector: bytes = b""
+    dated: bool = True
+    """Whether `day` is the day that it speaks of, and not only the one on which it was written down."""
 
 
 @dataclass(frozen=True, slots=True)

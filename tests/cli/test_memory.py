@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from lamina import open_store
 from lamina.records import NewMemory
@@ -54,6 +55,52 @@ def test_facts_are_added_listed_edited_and_pinned(lamina: Lamina) -> None:
     assert "★ I drink no tea." in lamina("memory")
     lamina("memory", "pin", first, "--off")
     assert "★" not in lamina("memory")
+
+
+def test_adding_says_what_was_known_and_what_it_replaces(lamina: Lamina) -> None:
+    first = add(lamina, "I live in Lisbon.", "--pin")
+    said = lamina("memory", "add", "I live in Lisbon.", "--importance", "0.9")
+    assert said.startswith(f"known already, {first[:8]}: I live in Lisbon.")
+    assert [(row["importance"], row["pinned"]) for row in lamina.json("memory")] == [(0.9, True)]
+    made = lamina("memory", "add", "I live in Porto now.").splitlines()
+    assert made[0].startswith("remembered ")
+    assert made[1:] == [f"it replaces {first[:8]}: I live in Lisbon."]
+    (row,) = lamina.json("memory")
+    assert (row["text"], row["pinned"]) == ("I live in Porto now.", True), "the pin went over"
+    told = lamina.json("memory", "add", "I live in Oslo now.")
+    assert (told["known"], told["replaced"]) == (False, [row["memory_id"]])
+    refused = lamina.error("memory", "pin", first)
+    assert told["memory_id"] in refused
+    assert "I live in Oslo now." in refused
+
+
+def test_a_kind_is_checked_and_an_empty_one_is_named(lamina: Lamina) -> None:
+    add(lamina, "I sing.")
+    assert "preference, fact, event, instruction" in lamina.error("memory", "--kind", "bogus")
+    assert "no memory of the kind event is there of ann" in lamina("memory", "--kind", "event")
+    assert "没有关于 ann 的“事件”类记忆" in lamina("memory", "--kind", "event", "--lang", "zh")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_at_80_columns_the_text_keeps_most_of_the_width(lamina: Lamina, lang: str) -> None:
+    english = "My sister Mia plays the cello in the town's orchestra on Fridays."
+    chinese = "我妹妹在成都的一所音乐学院学习大提琴，每个星期五晚上排练。"
+    for text in (english, chinese):
+        add(lamina, text)
+    lamina("memory", "add", "Always answer in French.", "--kind", "instruction")
+    for words, text in (("cello sister", english), ("妹妹 大提琴", chinese)):
+        shown = lamina("memory", "search", words, "--lang", lang, COLUMNS="80")
+        assert max(map(cell_len, shown.splitlines())) <= 80
+        begin = next(line for line in shown.splitlines() if line.split()[3:] and line.split()[3][:2] == text[:2])
+        assert cell_len(begin.split(maxsplit=3)[3]) >= 40
+        assert ("words 1.00" in shown, "a standing wish" in shown) == (lang == "en", lang == "en")
+        assert ("词语 1.00" in shown, "长期要求" in shown) == (lang == "zh", lang == "zh")
+
+
+def test_nothing_to_search_for_is_an_error(lamina: Lamina) -> None:
+    for family in ("memory", "sessions"):
+        for words in ("", "  "):
+            assert "nothing to search for" in lamina.error(family, "search", words)
 
 
 @pytest.mark.parametrize(("words", "best"), [("上海", "我住在上海。"), ("coffee", "I drink no coffee.")])

@@ -276,11 +276,46 @@ def test_a_store_elsewhere_is_made_and_its_folder_is_not(lamina: Lamina) -> None
 
 
 def test_a_session_is_changed_ended_and_taken_up_again(lamina: Lamina) -> None:
-    lamina("sessions", "new", "--skill", "nope")
-    assert "no skill named 'nope'" in lamina.error("context", "hi", "--session", "last")
+    lamina("sessions", "new")
     assert "skill=—" in lamina("sessions", "set", "last", "--skill", "", "--mode", "plan")
     assert "Mode: plan" in lamina("context", "hi", "--session", "last", "--full")
     assert "has no choice" in lamina.error("sessions", "set", "last", "--mode", "dance")
     lamina("sessions", "end", "last")
     assert "goes on" in lamina("sessions", "resume", "last")
     assert "已恢复" in lamina("sessions", "resume", "last", "--lang", "zh")
+
+
+def test_a_skill_that_is_not_there_is_refused_at_once_with_the_known_ones(lamina: Lamina) -> None:
+    rows = [
+        {"name": "sums", "content": "Add.", "is_skill": True},
+        {"name": "slides", "content": "Show.", "is_skill": True, "supported_apps": ["PowerPoint"]},
+    ]
+    (lamina.folder / "t.json").write_text(json.dumps(rows))
+    assert "known: none" in lamina.error("sessions", "new", "--skill", "nosuch")
+    lamina("skills", "import", "t.json", "--shared")
+    refused = lamina.error("sessions", "new", "--skill", "nosuch")
+    assert ("no skill named 'nosuch'" in refused, "known: sums\n" in refused) == (True, True)
+    assert lamina.json("sessions") == []
+    assert lamina.json("sessions", "new", "--skill", "sums")["skill"] == "sums"
+    assert "known: sums" in lamina.error("sessions", "set", "last", "--skill", "slides")
+    assert "skill=slides" in lamina("sessions", "set", "last", "--skill", "slides", "--app", "powerpoint")
+
+
+def test_a_title_may_be_taken_away_and_has_a_limit(lamina: Lamina) -> None:
+    made = lamina.json("sessions", "new", "--title", "One")["session_id"]
+    assert lamina("sessions", "rename", "last", "") == f"{made[:8]} is now without a title\n"
+    assert "没有标题" in lamina("sessions", "rename", "last", " ", "--lang", "zh")
+    for command in (["new", "--title"], ["rename", "last"]):
+        assert "at most 200 characters" in lamina.error("sessions", *command, "x" * 201)
+    lamina("sessions", "rename", "last", "字" * 200)
+    (lamina.folder / ("y" * 220 + ".json")).write_text(json.dumps(CHAT))
+    assert lamina.json("sessions", "import", "y" * 220 + ".json")["title"] == "y" * 200
+
+
+@pytest.mark.parametrize("words", [[], ["sessions"], ["memory", "add"], ["context"], ["--lang", "zh", "store"]])
+def test_h_is_short_for_help(lamina: Lamina, words: list[str]) -> None:
+    assert lamina(*words, "-h") == lamina(*words, "--help")
+
+
+def test_behind_two_dashes_h_is_a_word_like_any_other(lamina: Lamina) -> None:
+    assert "nothing found for -h" in lamina("sessions", "search", "--", "-h")

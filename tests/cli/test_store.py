@@ -242,3 +242,27 @@ def test_it_speaks_chinese(filled: Lamina) -> None:
     assert "已备份到" in filled("store", "backup", "备份.db", "--lang", "zh")
     assert Path(filled.folder / "备份.db").is_file()
     assert "没有搁置的任务" in filled("store", "jobs", "--lang", "zh")
+
+
+def test_an_export_and_its_import_count_alike(filled: Lamina) -> None:
+    written = filled("store", "export", "e.jsonl", "--all")
+    added = filled("store", "import", "e.jsonl", "--store", "other.db")
+    assert (written.split()[0], added.split()[0]) == ("8", "8"), "two sessions of two messages, a fact, a value"
+
+
+def test_a_file_that_is_no_export_is_called_so(lamina: Lamina) -> None:
+    (lamina.folder / "README.md").write_text("# lamina\n\nDecides what a model sees.\n")
+    refused = lamina.error("store", "import", "README.md")
+    assert ("this is no export" in refused, "lamina store export" in refused) == (True, True)
+    (lamina.folder / "later.jsonl").write_text('{"lamina":"export","format":9}\n')
+    assert "newer version" in lamina.error("store", "import", "later.jsonl")
+
+
+def test_a_file_that_is_no_store_is_called_so_and_nothing_is_left_beside_it(lamina: Lamina) -> None:
+    note = lamina.folder / "note.txt"
+    note.write_text("my notes\n")
+    for command in (["sessions"], ["store"], ["memory", "add", "x"]):
+        refused = lamina.error(*command, "--store", "note.txt", code=4)
+        assert ("is not a store" in refused, "--store" in refused) == (True, True)
+    assert [path.name for path in lamina.folder.glob("note*")] == ["note.txt"]
+    assert note.read_text() == "my notes\n"

@@ -278,3 +278,22 @@ def test_words_that_go_on_with_something_find_the_newest_of_equals_and_questions
     assert new.score > 1.2 * old.score
     past = (DAY - timedelta(days=300)).isoformat()
     assert ids(index, Query(f"what was the garden plan on {past}?", (), DAY))[0] == "m1"
+
+
+@pytest.mark.parametrize("question", ["What do I eat with Bruno today?", "今天我和 Bruno 吃什么？"])
+def test_a_fact_without_a_day_of_its_own_does_not_match_by_the_day_it_was_written_down(question: str) -> None:
+    texts = ["Bruno is my dog.", "Bruno has an appointment today.", "Bruno goes to the vet."]
+    dated = [False, False, True]
+    entries = [Entry(f"m{n}", text, n, DAY, dated=dated[n], said=DAY) for n, text in enumerate(texts)]
+    found = {hit.memory_id: hit.why for hit in Index(map(index_row, entries)).search(ask(question))}
+    assert {name: "day" in why for name, why in found.items()} == {"m0": False, "m1": True, "m2": True}
+
+
+def test_a_relative_day_counts_from_when_it_was_said_and_not_from_the_day_it_leads_to() -> None:
+    monday, wednesday = date(2026, 11, 16), date(2026, 11, 11)
+    (entry,) = [Entry("m", "I start at the clinic next Monday.", 0, monday, said=wednesday)]
+    index = Index([index_row(entry)])
+    (hit,) = index.search(Query("What about the clinic on 2026-11-23?", today=wednesday))
+    assert "day" not in hit.why
+    (hit,) = index.search(Query("What about the clinic on 2026-11-16?", today=wednesday))
+    assert "day 1.00" in hit.why

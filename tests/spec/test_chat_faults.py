@@ -332,3 +332,53 @@ async def test_M15_a_summary_that_went_with_a_forgotten_fact_is_written_anew(sto
     assert await app.worker.run_until_empty() == 1
     (summary,) = await store.summaries.recent("ann")
     assert ("Zanzibar" in summary.text, "garden" in summary.text) == (False, True)
+
+
+async def test_M16_the_day_on_which_a_fact_was_added_is_not_its_day(store: Store) -> None:
+    app = App(store, settings(embedder="none"))
+    await app.memory("ann").add("My dog is called Rex.")
+    await app.memory("ann").add("我今天和妹妹吃晚饭。")
+    for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
+        for question, text, dated in (
+            ("What is my dog called today?", "My dog is called Rex.", False),
+            ("今天我和谁吃晚饭？", "我今天和妹妹吃晚饭。", True),
+        ):
+            found = await fresh.memory("ann").get_relevant_memories(question)
+            assert (found[0].memory.text, "day" in found[0].why) == (text, dated)
+
+
+async def test_M17_what_is_known_is_given_its_new_weight_and_a_pin_follows_the_newer_fact(store: Store) -> None:
+    memory = app_on(store).memory("ann")
+    first = await memory.remember("I live in Berlin.", pinned=True)
+    assert (first.known, first.memory.importance, first.memory.kind) == (False, 0.5, "fact")
+    again = await memory.remember("I live in Berlin.", importance=0.9)
+    assert (again.known, again.memory.memory_id, again.memory.importance) == (True, first.memory.memory_id, 0.9)
+    assert (await memory.add("I live in Berlin.")).importance == 0.9, "what is not said stays"
+    moved = await memory.remember("I live in Paris now.")
+    assert [old.text for old in moved.replaced] == ["I live in Berlin."]
+    assert (moved.memory.pinned, (await memory.get(first.memory.memory_id)).pinned) == (True, False)
+    last = await memory.remember("I live in Oslo now.")
+    with pytest.raises(MessageError, match=f"superseded by '{last.memory.memory_id}'") as error:
+        await memory.pin(first.memory.memory_id)
+    assert "I live in Oslo now." in error.value.hint
+    assert not (await memory.pin(first.memory.memory_id, False)).pinned
+    assert [m.text for m in await store.memories.list("ann", pinned=True)] == ["I live in Oslo now."]
+    assert await memory.get_relevant_memories("Oslo"), "the index has it as it is now"
+
+
+async def test_M17_a_text_that_only_the_store_finds_again_is_known_too(store: Store) -> None:
+    memory = app_on(store, memory=False).memory("ann")
+    first = await memory.add("My cat is called Tom.")
+    for number in range(30):  # more than a new fact is compared with
+        await memory.add(f"The tulip number {number} is red.")
+    again = await memory.remember("My cat is called Tom.", importance=0.8)
+    assert (again.known, again.memory.memory_id, again.memory.importance) == (True, first.memory_id, 0.8)
+
+
+async def test_M18_facts_that_were_added_by_hand_lend_each_other_no_words(store: Store) -> None:
+    app = App(store, settings(embedder="none"))
+    for text in ("My dog is called Rex.", "我妹妹在成都上大学。", "I am allergic to penicillin."):
+        await app.memory("ann").add(text)
+    for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
+        found = await fresh.memory("ann").get_relevant_memories("What is my dog called?")
+        assert [one.memory.text for one in found] == ["My dog is called Rex."]

@@ -5,8 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lamina.errors import StoreBusyError
 from lamina.records import NewJob, NewMemory, Template
 from lamina.store.database import Make, Row, Steps
+from lamina.store.lock import OwnerLock
 from lamina.store.sqlite import ERASES, SqliteDatabase
 from lamina.store.store import Store, open_store
 
@@ -129,3 +133,28 @@ async def test_reindex_takes_out_what_an_earlier_version_left_of_deleted_words(t
         assert len(await store.sessions.search("ann", "plughxyzzy")) == 1
         assert await store.maintenance.verify() == []
     assert not left_in(path, b"quuxfrobozz")
+
+
+class Late(OwnerLock):
+    """Opens the file just before the one who has it removes it."""
+
+    def _take(self) -> None:
+        first = not hasattr(self, "_file")
+        super()._take()
+        if first:
+            os.unlink(self._path)
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db.lock")
+    first = OwnerLock(path)
+    assert first.is_new
+    first.release(remove=True)
+    assert not os.path.exists(path)
+    late = Late(path)
+    with pytest.raises(StoreBusyError):
+        OwnerLock(path)
+    late.release()
+    again = OwnerLock(path)
+    assert not again.is_new
+    again.release()

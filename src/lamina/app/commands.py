@@ -12,8 +12,11 @@ from typing import Any
 from lamina.app.app import App
 from lamina.app.files import read_history
 from lamina.errors import InputError, LaminaError, NotFoundError, shown
+from lamina.layers.sources import SHARED
+from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
+from lamina.store.database import MAX_TITLE
 from lamina.store.overview import Kind
 from lamina.store.store import Store
 from lamina.store.words import fold, query_words
@@ -74,6 +77,16 @@ async def find_memory(store: Store, owner: str, name: str) -> Memory:
     return await store.memories.get(owner, await whole_id(store, owner, "memory", name))
 
 
+async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
+    """A session whose skill is not there could not say a word: better to hear of it at once."""
+    if not name:
+        return
+    found = [t for of in (owner, SHARED) for t in await store.templates.list(of, is_skill=True, enabled=True)]
+    known = list(dict.fromkeys(t.name for t in found if supports(t, host)))
+    if name not in known:
+        raise InputError(f"no skill named {shown(name)} is enabled here", hint=f"known: {', '.join(known) or 'none'}")
+
+
 def hits(piece: str, query: str) -> list[tuple[int, int]]:
     """Where the words of a query stand in a piece of text, in order and without overlaps."""
     folded = "".join(small if len(small := fold(c)) == 1 else c for c in piece)
@@ -92,12 +105,12 @@ def hits(piece: str, query: str) -> list[tuple[int, int]]:
     return found
 
 
-async def import_chat(app: App, owner: str, path: Path, **options: Any) -> Session:
-    """A chat from a file as a new session, whole or not at all."""
+async def import_chat(app: App, owner: str, path: Path, *, title: str | None = None, **options: Any) -> Session:
+    """A chat from a file as a new session, whole or not at all; without a title it has that of the file."""
     messages = read_history(path)
     if not messages:
         raise InputError(f"{path.name} holds no messages", hint='[{"role": "user", "content": "…"}, …]')
-    session = await app.new_session(owner, **options)
+    session = await app.new_session(owner, title=path.stem[:MAX_TITLE] if title is None else title, **options)
     try:
         await app.store.history.append(owner, session.session_id, messages)
     except LaminaError:

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     from lamina.cli.root import run
 
     try:
-        code = run(sys.argv[1:] if arguments is None else arguments)
+        code = run(_whole(sys.argv[1:] if arguments is None else arguments))
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
                 stream.flush()
@@ -38,6 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
         what = "the output cannot be written" if error.filename is None else f"{error.filename!r} cannot be used"
         print(f"error: {what}: {error.strerror or error}", file=sys.stderr)
         return 1
+
+
+def _whole(arguments: list[str]) -> list[str]:
+    """`-h` is short for `--help`, before a `--` that ends the options."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return ["--help" if word == "-h" else word for word in arguments[:end]] + arguments[end:]
 
 
 def _drop_output() -> None:

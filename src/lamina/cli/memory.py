@@ -20,6 +20,7 @@ from lamina.cli.common import (
     option,
     page,
     pairs,
+    plain,
     progress,
     run,
     show_json,
@@ -27,9 +28,10 @@ from lamina.cli.common import (
     table,
     tell,
 )
-from lamina.cli.sessions import marked
+from lamina.cli.sessions import looked_for, marked
+from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError, NotFoundError, SettingsError, shown
-from lamina.records import Memory, Session
+from lamina.records import Memory, Remembered, Session
 from lamina.settings import Settings
 
 LIMIT = 50
@@ -89,36 +91,45 @@ def _lister(say: Say) -> Any:
         if as_json:
             show_json(found)
         elif not found:
-            tell(say, "memory.none", user=settings.user)
+            none = "memory.none" if kind is None else "memory.none_of_kind"
+            tell(say, none, user=settings.user, kind=say.get(f"kind.{kind}", kind))
         else:
             page(table(say, COLUMNS, [_row(say, one) for one in found], right=("importance",)))
 
     return memory
 
 
+def _check_importance(importance: float | None) -> None:
+    if importance is not None and not 0 <= importance <= 1:
+        raise InputError(f"--importance is {importance}", hint="a number from 0 to 1")
+
+
 def _adder(say: Say) -> Any:
     def add(
         text: Annotated[str, argument(say, "fact", "TEXT")],
-        kind: Annotated[str, option(say, "kind")] = "fact",
-        importance: Annotated[float, option(say, "importance")] = 0.5,
+        kind: Annotated[str | None, option(say, "kind")] = None,
+        importance: Annotated[float | None, option(say, "importance")] = None,
         pinned: Annotated[bool, flag(say, "pin", "--pin")] = False,
         user: Annotated[str | None, option(say, "user")] = None,
         store: Annotated[str | None, option(say, "store")] = None,
         as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
     ) -> None:
-        if not 0 <= importance <= 1:
-            raise InputError(f"--importance is {importance}", hint="a number from 0 to 1")
+        _check_importance(importance)
         settings = chosen(user, store)
 
-        async def make() -> Memory:
+        async def make() -> Remembered:
             async with opened(settings) as app:
-                return await app.memory(settings.user).add(text, kind=kind, importance=importance, pinned=pinned)
+                return await app.memory(settings.user).remember(text, kind=kind, importance=importance, pinned=pinned)
 
-        memory = run(make())
+        made = run(make())
+        memory = made.memory
         if as_json:
-            show_json(memory)
-        else:
-            tell(say, "memory.added", id=memory.memory_id[:SHORT], text=one_line(memory.text, 80))
+            show_json(plain(memory) | {"known": made.known, "replaced": [old.memory_id for old in made.replaced]})
+            return
+        said = "memory.known" if made.known else "memory.added"
+        tell(say, said, id=memory.memory_id[:SHORT], text=one_line(memory.text, 80))
+        for old in made.replaced:
+            tell(say, "memory.replaced", id=old.memory_id[:SHORT], text=one_line(old.text, 80))
 
     return add
 
@@ -131,7 +142,7 @@ def _searcher(say: Say) -> Any:
         store: Annotated[str | None, option(say, "store")] = None,
         as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
     ) -> None:
-        settings, query = chosen(user, store), " ".join(words)
+        settings, query = chosen(user, store), looked_for(words)
         if not settings.memory:
             raise SettingsError("memory is switched off", hint="the setting memory, LAMINA_MEMORY=on")
 
@@ -147,13 +158,18 @@ def _searcher(say: Say) -> Any:
             tell(say, "found.none", query=query)
         else:
             rows = [
-                [styled(one.memory.memory_id[:SHORT], "cyan"), f"{one.score:.2f}", one.why,
-                 day(one.memory.created)[:10], marked(one_line(one.memory.text), query)]
+                [styled(one.memory.memory_id[:SHORT], "cyan"), f"{one.score:.2f}", day(one.memory.created)[:10],
+                 _with_reason(say, marked(one_line(one.memory.text), query), one.why)]
                 for one in found
             ]  # fmt: skip
-            page(table(say, ("id", "score", "why", "day", "text"), rows, right=("score",)))
+            page(table(say, ("id", "score", "day", "text"), rows, right=("score",)))
 
     return search
+
+
+def _with_reason(say: Say, text: Any, why: str) -> Any:
+    """A text with the reason below it: a column of its own would take the width that the text needs."""
+    return text.append("\n").append(visible(reason_in(say["lang"], why)), style="dim")
 
 
 def _shower(say: Say) -> Any:
@@ -220,8 +236,7 @@ def _editor(say: Say) -> Any:
         user: Annotated[str | None, option(say, "user")] = None,
         store: Annotated[str | None, option(say, "store")] = None,
     ) -> None:
-        if importance is not None and not 0 <= importance <= 1:
-            raise InputError(f"--importance is {importance}", hint="a number from 0 to 1")
+        _check_importance(importance)
         settings = chosen(user, store)
 
         async def change() -> Memory:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
-from lamina.app.commands import find_message, find_session, hits, import_chat, unindexed
+from lamina.app.commands import check_skill, find_message, find_session, hits, import_chat, unindexed
 from lamina.cli.common import (
     SHORT,
     Say,
@@ -110,6 +110,7 @@ def _newer(say: Say) -> Any:
 
         async def make() -> Session:
             async with opened(settings) as app:
+                await check_skill(app.store, settings.user, skill, settings.host)
                 return await app.new_session(settings.user, title=title, skill=skill, mode=mode)
 
         session = run(make())
@@ -183,7 +184,7 @@ def _searcher(say: Say) -> Any:
         store: Annotated[str | None, option(say, "store")] = None,
         as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
     ) -> None:
-        settings, query = chosen(user, store), " ".join(words)
+        settings, query = chosen(user, store), looked_for(words)
 
         async def read() -> list[Any]:
             async with opened(settings) as app:
@@ -205,6 +206,13 @@ def _searcher(say: Say) -> Any:
             page(table(say, ("id", "number", "role", "title", "text"), rows))
 
     return search
+
+
+def looked_for(words: list[str]) -> str:
+    query = " ".join(words)
+    if not query.strip():
+        raise InputError("there is nothing to search for", hint="give at least one word")
+    return query
 
 
 def marked(piece: str, query: str) -> Any:
@@ -233,7 +241,8 @@ def _renamer(say: Say) -> Any:
                 return await app.store.sessions.update(settings.user, session.session_id, title=title)
 
         session = run(change())
-        tell(say, "sessions.renamed", id=session.session_id[:SHORT], title=session.title)
+        said = "sessions.renamed" if session.title.strip() else "sessions.nameless"
+        tell(say, said, id=session.session_id[:SHORT], title=session.title)
 
     return rename
 
@@ -298,6 +307,7 @@ def _setter(say: Say) -> Any:
         async def update() -> Session:
             async with opened(settings) as app:
                 session = await find_session(app.store, settings.user, name)
+                await check_skill(app.store, settings.user, skill or "", session.app if host is None else host)
                 return await app.store.sessions.update(
                     settings.user, session.session_id, scenario=scenario, app=host, skill=skill, mode=mode
                 )
@@ -384,9 +394,8 @@ def _importer(say: Say) -> Any:
 
         async def make() -> Session:
             async with opened(settings) as app:
-                name = path.stem if title is None else title
                 with progress(say, "reading"):
-                    return await import_chat(app, settings.user, path, title=name)
+                    return await import_chat(app, settings.user, path, title=title)
 
         session = run(make())
         if as_json:

@@ -1,7 +1,9 @@
 """What the commands say, in both languages, side by side."""
 
 import json
+import re
 import unicodedata
+from collections.abc import Callable
 
 from lamina.cli.texts_store import STORE_TEXTS
 
@@ -161,12 +163,40 @@ ZH_REASONS = {
     "user": "用户",
     "model": "模型",
     "outside": "外部",
+    "switched off by the setting `memory`": "已由设置项 `memory` 关闭",
+    "pinned": "已固定",
+    "a standing wish": "长期要求",
+    "words": "词语",
+    "meaning": "语义",
+    "day": "日期",
+    "echo": "呼应",
+    "short form": "简写",
+    "title only": "仅标题",
+    "left out": "省略",
 }
 
 
+ZH_PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"(words|meaning|day|echo) (\d\.\d\d)", lambda m: f"{ZH_REASONS[m[1]]} {m[2]}"),
+    (r"(short form|title only|left out): (.+)", lambda m: f"{ZH_REASONS[m[1]]}：{reason_in('zh', m[2])}"),
+    (r"(\w+) may take (\d+%) of the budget", lambda m: f"{m[1]} 最多占预算的 {m[2]}"),
+    (r"skipped: no answer within (\d+) ms", lambda m: f"已跳过：{m[1]} 毫秒内没有结果"),
+)
+
+
 def reason_in(lang: str, reason: str) -> str:
-    """A receipt's reason or trust in the reader's language; what has no translation stays as it is."""
-    return ZH_REASONS.get(reason, reason) if lang == "zh" else reason
+    """A reason or trust in the reader's language; what has no translation stays as it is."""
+    if lang != "zh":
+        return reason
+    if reason in ZH_REASONS:
+        return ZH_REASONS[reason]
+    parts = [ZH_REASONS.get(part) or _by_pattern(part) for part in reason.split(", ")]
+    return "，".join(parts) if all(parts) else reason
+
+
+def _by_pattern(reason: str) -> str:
+    found = ((re.fullmatch(pattern, reason), said) for pattern, said in ZH_PATTERNS)
+    return next((said(match) for match, said in found if match), "")
 
 
 def visible(text: str) -> str:

@@ -41,8 +41,8 @@ NEAR_DAYS, NEAR_SHARE = 3, 0.6
 """A row some days beside the day asked for may still be about it: people write things down later."""
 FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.08, 0.15, 2.92
 """Below FLOOR (see `is_sure`) nothing is found; below FLOOR_SHARE of the best score a row is not."""
-FEW = 20
-"""So few rows are hardly lucky: among them the floor is low."""
+FEW = 45
+"""Fewer rows count as so many: among them the floor is lowest. Higher, and with seven rows true questions fall."""
 MUCH, CLOSE = 0.5, 0.6
 """A row with that much of the question's words, or a vector that close, is sure by itself."""
 _GOING = re.compile(
@@ -76,6 +76,7 @@ class Evidence:
     there: NDArray[np.bool_]
     asks: NDArray[np.bool_]
     day: Ints
+    dated: NDArray[np.bool_]
     mentioned: Ints
     mentions: Ints
     importance: Floats
@@ -234,11 +235,11 @@ def _days(asked: list[Span], evidence: Evidence) -> Floats:
     """How well a row's own day, or a day it speaks of, lies in a span that the question names."""
     fit = np.zeros(len(evidence.there), np.float32)
     for first, last in [pair for span in asked for pair in _dated(span, evidence.day)]:
-        inside = (evidence.day >= first) & (evidence.day < last)
+        inside = evidence.dated & (evidence.day >= first) & (evidence.day < last)
         fit[inside] = 1
         if last - first <= 7:
             far = np.where(evidence.day < first, first - evidence.day, evidence.day - last + 1)
-            close = ~inside & (far <= NEAR_DAYS)
+            close = evidence.dated & ~inside & (far <= NEAR_DAYS)
             fit[close] = np.maximum(fit[close], NEAR_SHARE / (1 + far[close]))
         low, high = evidence.mentions[:, 0], evidence.mentions[:, 1]
         shared = np.maximum(np.minimum(high, last) - np.maximum(low, first), 0) / np.maximum(high - low, 1)

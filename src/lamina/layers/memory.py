@@ -24,7 +24,7 @@ from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
-from lamina.records import Job, Memory, NewJob, NewMemory, Place, StoredMessage, Summary, TurnRecord
+from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -37,10 +37,13 @@ MOST_PLACES = 1_000
 """Messages, and summaries, that are looked through for a fact that is to be forgotten."""
 ALIKE = 20
 """Memories that a new fact is compared with."""
-MAX_PINNED, MAX_WISHES = 10, 5
+MAX_PINNED = MAX_WISHES = 20
+"""Pinned facts, and standing wishes, that are in every context; of more, those that changed last."""
+FACT, IMPORTANCE = "fact", 0.5
 WORTH = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
-TRIES = 3
+TRIES, MANY = 3, 100
+"""How often a summary is begun anew when facts are forgotten meanwhile, and a fact compared when others are added."""
 FROM_MEMORY = ("memory", "collected", "summary")
 SUMMARY = "summary"
 """The kind of the job that has a session summarised anew."""
@@ -72,7 +75,7 @@ class MemoryService:
         before it. What is found far less surely than the best is left out."""
         if top_n < 1:
             return []
-        pinned = await self._store.memories.list(self.owner, pinned=True, limit=min(top_n, MAX_PINNED))
+        pinned = await self._store.memories.list(self.owner, pinned=True, limit=MAX_PINNED)
         wishes = await self._store.memories.list(self.owner, kind="instruction", limit=MAX_WISHES)
         today = day_of(self._clock())
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
@@ -85,7 +88,8 @@ class MemoryService:
             memory = found.get(hit.memory_id)
             if memory and memory.state == "active" and hit.score >= WORTH * best:
                 recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
-        return list(recalled.values())[: top_n + len(wishes)]
+        always = len({memory.memory_id for memory in (*pinned, *wishes)})
+        return list(recalled.values())[: max(always, top_n + always - len(pinned))]
 
     async def get_recent_session_summaries(self, limit: int = SUMMARIES, *, without: str = "") -> Sequence[Summary]:
         """The latest first, the session `without` (the current one) left out."""
@@ -105,8 +109,13 @@ class MemoryService:
         else:
             prompt = extraction_prompt(user, answer, known=shown_texts, said=said)
             facts = facts_from_reply(await self._complete(prompt, EXTRACTION_SCHEMA), user=user, shown=shown_texts)
-        new = await self._merged(facts, turn)
-        return await self._recall.add(self.owner, new, done=done)
+        for _ in range(MANY):
+            as_of = await self._store.memories.last_change(self.owner)
+            new = await self._merged(facts, turn)
+            made = await self._recall.add(self.owner, new, done=done, as_of=as_of)
+            if made or not new:
+                return made
+        raise _too_busy()
 
     async def write_summary(self, session_id: str, *, done: Job | None = None) -> Summary | None:
         """Summarise a session anew. Turns whose facts were forgotten are left out: they do not come back this way."""
@@ -138,24 +147,45 @@ class MemoryService:
             text, by = summary_from_reply(reply, SUMMARY_CHARACTERS), "model"
         return text.replace("\0", ""), rows[-1].seq if rows else 0, by
 
-    async def add(self, text: str, *, kind: str = "fact", importance: float = 0.5, pinned: bool = False) -> Memory:
-        """Remember what the owner says himself; what is known already comes back as it is, what contradicts it
-        supersedes it."""
-        changes = await self._changes([Fact(text, _checked_kind(kind), importance)])
-        known = changes[0].ids if changes[0].action == "skip" else ()
-        if known:
-            return await self.pin(known[0]) if pinned else await self.get(known[0])
-        supersedes = changes[0].ids
-        (memory,) = await self._recall.add(
-            self.owner, [NewMemory(text, "", kind, "user", importance, pinned, supersedes=supersedes)]
-        )
-        return memory
+    async def add(
+        self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
+    ) -> Memory:
+        """Remember what the owner says himself, as a fact of the weight 0.5 where nothing else is said."""
+        return (await self.remember(text, kind=kind, importance=importance, pinned=pinned)).memory
+
+    async def remember(
+        self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
+    ) -> Remembered:
+        """The same, and what came of it. What is known already is not kept twice: it gets the kind, the weight and the
+        pin that are given. What the text contradicts is superseded."""
+        weight = IMPORTANCE if importance is None else importance
+        memory, known = await self._compared(Fact(text, _checked_kind(kind or FACT), weight), pinned)
+        if not known:
+            return Remembered(memory, False, tuple(await self._store.memories.replaced(self.owner, memory.memory_id)))
+        if kind is not None or importance is not None:
+            memory = await self.edit(memory.memory_id, kind=kind, importance=importance)
+        return Remembered(await self.pin(memory.memory_id) if pinned else memory, True)
+
+    async def _compared(self, fact: Fact, pinned: bool) -> tuple[Memory, bool]:
+        """A fact compared with what is known and kept, or the one that says it already. What others add in between is
+        compared too: of two that contradict each other one must know of the other."""
+        for _ in range(MANY):
+            before = await self._store.memories.last_change(self.owner)
+            (change,) = await self._changes([fact])
+            if change.action == "skip" and change.ids:
+                return await self.get(change.ids[0]), True
+            new = NewMemory(fact.text, "", fact.kind, "user", fact.importance, pinned, supersedes=change.ids)
+            for memory in await self._recall.add(self.owner, [new], as_of=before):
+                return memory, memory.change <= before
+        raise _too_busy()
 
     async def list(
         self, *, kind: str | None = None, query: str = "", limit: int = 50, before: int | None = None,
         everything: bool = False,
     ) -> Sequence[Memory]:  # fmt: skip
         """The latest changed first; `everything` has superseded and forgotten ones too."""
+        if kind is not None:
+            _checked_kind(kind)
         state = None if everything else "active"
         return await self._store.memories.list(
             self.owner, state=state, kind=kind, query=query, limit=limit, before=before
@@ -260,9 +290,10 @@ class WithoutIndex:
         return ()
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]:
-        return await self._rows.add(owner, memories, done=done, jobs=jobs)
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
+        return await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
 
     async def reindex(self, owner: str) -> int:
         return 0
@@ -327,6 +358,10 @@ def _cut(text: str, most: int) -> str:
     """The beginning of a text on one line; empty when that is all of it."""
     line = " ".join(text.split())
     return f"{line[: most - 1]}…" if len(line) > most else ""
+
+
+def _too_busy() -> LeaseError:
+    return LeaseError("other facts were added again and again while this one was compared", hint="try again later")
 
 
 def _stamp(fact: Fact) -> float | None:

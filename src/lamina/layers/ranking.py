@@ -59,6 +59,10 @@ class Entry:
     """Its place in the session: neighbours by position are its context."""
     importance: float = 0.0
     """From 0 to 1; a mild prior."""
+    dated: bool = True
+    """Whether the day is its own: what was only written down on it does not answer a question about that day."""
+    said: date | None = None
+    """What "yesterday" in the text is counted from; None for `day`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
     asks = "?" in text
     voice = zlib.crc32(normal(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
     header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 16 | voice << 8 | asks
-    found = spans(text[:_DATED_CHARACTERS], entry.day)[:_MAX_MENTIONS]
+    found = spans(text[:_DATED_CHARACTERS], entry.said or entry.day)[:_MAX_MENTIONS]
     mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
     return IndexRow(
         entry.memory_id,
@@ -90,6 +94,7 @@ def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, mode
         pack_terms(header, own, said_by),
         mentions.tobytes(),
         b"" if vector is None else pack_vector(vector),
+        entry.dated,
     )
 
 
@@ -121,6 +126,7 @@ class _View:
     asks: NDArray[np.bool_]
     session: Ints
     day: Ints
+    dated: NDArray[np.bool_]
     change: Ints
     importance: Floats
     mentioned: Ints
@@ -243,6 +249,7 @@ class Index:
             there=there,
             asks=view.asks,
             day=view.day,
+            dated=view.dated,
             mentioned=view.mentioned,
             mentions=view.mentions,
             importance=view.importance,
@@ -391,6 +398,7 @@ def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
         asks=(header & np.uint64(1)) > 0,
         session=session[order],
         day=np.fromiter((row.day for row in kept), np.int64, len(kept)),
+        dated=np.fromiter((row.dated and row.day > 0 for row in kept), np.bool_, len(kept)),
         change=change[order],
         importance=np.fromiter((row.importance for row in kept), np.float32, len(kept)),
         mentioned=mentioned,

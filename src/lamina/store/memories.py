@@ -6,7 +6,7 @@ Every change takes the owner's next change number, so that an index can ask what
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import MessageError
+from lamina.errors import MessageError, shown
 from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
 from lamina.store.database import (
     MAX_NAME,
@@ -83,24 +83,29 @@ def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[li
     return [known[mark] for mark in hashes]
 
 
+def _moved(owner: str, as_of: int) -> Steps[bool]:
+    """Whether a memory became active or changed since; the counter's row is held from here on."""
+    yield from count_on(owner, "change", 0)
+    rows = yield (
+        "SELECT 1 FROM atomic_memory WHERE owner = ? AND change > ? AND state = 'active' LIMIT 1",
+        (owner, as_of),
+    )
+    return bool(rows)
+
+
 def _add(
-    owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], now: float
+    owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], as_of: int | None, now: float
 ) -> Steps[list[Memory]]:
+    if memories and as_of is not None and (yield from _moved(owner, as_of)):
+        return []
     if done is not None:
         yield from complete_job(done, now)
     made = (yield from _new_rows(owner, memories, now)) if memories else []
-    for memory, kept in zip(memories, made, strict=True):
+    for n, memory in enumerate(memories):
         for old in memory.supersedes:
-            if old != kept.memory_id:
-                yield from _replace(owner, old, kept.memory_id, now)
+            made[n] = yield from _replace(owner, old, made[n], now)
     yield from add_jobs(owner, jobs, now)
     return made
-
-
-def _replace(owner: str, old_id: str, new_id: str, now: float) -> Steps[None]:
-    """The newer fact counts even where the older one was forgotten in the meantime."""
-    if (yield from _one(owner, old_id)).state != "forgotten":
-        yield from _change(owner, old_id, {"state": "superseded", "superseded_by": new_id}, now)
 
 
 def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:
@@ -115,6 +120,35 @@ def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -
     if not rows:
         raise missing("memory", memory_id)
     return memory_of(rows[0])
+
+
+def _replace(owner: str, old_id: str, new: Memory, now: float) -> Steps[Memory]:
+    """The older fact stays on record, and its pin goes over to the one that takes its place. The newer one counts even
+    where the older was forgotten in the meantime."""
+    if old_id == new.memory_id:
+        return new
+    old = yield from _one(owner, old_id)
+    if old.state == "forgotten":
+        return new
+    values = {"state": "superseded", "superseded_by": new.memory_id, "pinned": 0}
+    yield from _change(owner, old_id, values, now)
+    if old.state == "active" and old.pinned and not new.pinned:
+        new = yield from _change(owner, new.memory_id, {"pinned": 1}, now)
+    return new
+
+
+def _pin(owner: str, memory_id: str, on: bool, now: float) -> Steps[Memory]:
+    memory = later = yield from _one(owner, memory_id)
+    seen = {memory_id}
+    while later.state == "superseded" and later.superseded_by not in seen:
+        seen.add(later.superseded_by)
+        later = yield from _one(owner, later.superseded_by)
+    if on and memory.state == "superseded":
+        raise MessageError(
+            f"memory {shown(memory_id)} was superseded by {shown(later.memory_id)}",
+            hint=f"pin that: {shown(later.text)}" if later.text else "that one is forgotten",
+        )
+    return (yield from _change(owner, memory_id, {"pinned": int(on)}, now))
 
 
 def _get(owner: str, ids: Sequence[str]) -> Steps[list[Memory]]:
@@ -154,6 +188,14 @@ def _list(
 
 def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:
     memory = yield from _change(owner, memory_id, values, now)
+    if memory.state == "active" and "text_hash" in values:
+        rows = yield (
+            "SELECT memory_id FROM atomic_memory WHERE owner = ? AND state = 'active' AND text_hash = ? "
+            "AND memory_id <> ?",
+            (owner, memory.text_hash, memory_id),
+        )
+        if rows:
+            raise MessageError(f"memory {shown(rows[0][0])} says this already", hint="forget one of the two")
     if "text" in values or "context" in values:
         yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
     return memory
@@ -162,9 +204,7 @@ def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> 
 def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Memory]:
     yield from _one(owner, old_id)
     (memory,) = yield from _new_rows(owner, [new], now)
-    if memory.memory_id != old_id:
-        yield from _change(owner, old_id, {"state": "superseded", "superseded_by": memory.memory_id}, now)
-    return memory
+    return (yield from _replace(owner, old_id, memory, now))
 
 
 def _mark_places(owner: str, places: Sequence[Place], now: float) -> Steps[None]:
@@ -265,7 +305,8 @@ def _last_change(owner: str) -> Steps[int]:
 
 
 def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[IndexChanges]:
-    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index."""
+    """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index. What was
+    said outside of any session has no neighbours: it is a session by itself."""
     rows = yield (
         "SELECT m.memory_id, m.change, m.state, m.session_id, m.seq, m.happened, m.created, m.importance, "
         "i.model, i.terms, i.mentions, i.vector FROM atomic_memory m LEFT JOIN memory_index i "
@@ -285,8 +326,11 @@ def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[Inde
         else:
             day = int((created if happened is None else happened) // 86_400) + FIRST_DAY
             found.append(
-                IndexRow(name, change, made_by, session, seq, day, weight, bytes(terms), bytes(mentions), bytes(vector))
-            )
+                IndexRow(
+                    name, change, made_by, session or name, seq, day, weight, bytes(terms), bytes(mentions),
+                    bytes(vector), dated=happened is not None,
+                )
+            )  # fmt: skip
     last = int(taken[-1][1]) if taken else after
     return IndexChanges(tuple(found), tuple(gone), tuple(bare), last, len(rows) > limit)
 
@@ -331,15 +375,18 @@ class Memories:
         self._clock = clock
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]:
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
         """Keep facts, and complete the job they come from in the same transaction.
 
-        A text that is active already is not kept twice: the one that is there comes back.
+        A text that is active already is not kept twice: the one that is there comes back. `as_of` is the change number
+        at which they were compared with what is known: where a memory is newer than that, nothing is done and nothing
+        comes back, and the caller compares again.
         """
         now = self._clock()
         checked = [_checked(memory) for memory in memories]
-        return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, now))
+        return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, as_of, now))
 
     async def get(self, owner: str, memory_id: str) -> Memory:
         return await self._db.read(owner, lambda: _one(owner, memory_id))
@@ -370,7 +417,7 @@ class Memories:
 
     async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory:
         now = self._clock()
-        return await self._db.write(owner, lambda: _change(owner, memory_id, {"pinned": int(on)}, now))
+        return await self._db.write(owner, lambda: _pin(owner, memory_id, on, now))
 
     async def supersede(self, owner: str, old_id: str, new: NewMemory) -> Memory:
         """Keep a newer fact in place of an older one, which stays on record."""

@@ -121,7 +121,7 @@ class SqliteDatabase:
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._closed = self._ended = self._foreign = False
+        self._closed = self._ended = False
 
     async def start(self, clock: Clock, upto: int | None = None) -> int:
         """Open the connections and bring the tables up to date; returns the version from before."""
@@ -131,7 +131,7 @@ class SqliteDatabase:
             before = await started
         except StoreError:
             await asyncio.to_thread(self._threads[0].join)
-            self._lock.release(remove=self._foreign and self._lock.is_new)
+            self._lock.release(remove=self._lock.is_new)  # where no store could be opened, no trace is left
             self._closed = True
             raise
         for number in range(READERS):
@@ -230,14 +230,12 @@ class SqliteDatabase:
     def _check_ours(self, connection: sqlite3.Connection) -> None:
         """Before anything is written, were it only the kind of the journal: a store of ours, or a new file?"""
         if not _is_ours(connection):
-            self._foreign = True
             raise StoreError(f"{self.path} is not a store, but a database of another program", hint=NO_STORE)
 
     def _refusal(self, error: sqlite3.Error) -> StoreError:
         """Why it cannot be opened. What is no database may be a store whose beginning was overwritten, but only where
         a store was opened before."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB and self._lock.is_new:
-            self._foreign = True
             return StoreError(f"{self.path} is not a store, but some other file", hint=NO_STORE)
         return self._explain(error)
 
