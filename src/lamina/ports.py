@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from datetime import date
 from typing import Any, Protocol
 
+from lamina.records import Found as FoundMessage
 from lamina.records import (
     IndexChanges,
     IndexRow,
@@ -15,6 +16,7 @@ from lamina.records import (
     MemoryState,
     NewJob,
     NewMemory,
+    Place,
     Session,
     StoredMessage,
     Summary,
@@ -105,8 +107,9 @@ class MemoryRows(Protocol):
     """Where facts are kept. The first argument of every method is the owner."""
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]: ...
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]: ...  # fmt: skip
     async def get(self, owner: str, memory_id: str) -> Memory: ...
     async def many(self, owner: str, ids: Sequence[str]) -> Sequence[Memory]: ...
     async def list(
@@ -119,8 +122,9 @@ class MemoryRows(Protocol):
     ) -> Memory: ...  # fmt: skip
     async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory: ...
     async def forget(
-        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
-    ) -> Sequence[str]: ...
+        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        then: Callable[[str], NewJob] | None = None,
+    ) -> Sequence[str]: ...  # fmt: skip
     async def replaced(self, owner: str, memory_id: str) -> Sequence[Memory]: ...
     async def forgotten_turns(self, owner: str) -> Sequence[str]: ...
     async def of_session(self, owner: str, session_id: str) -> Sequence[Memory]: ...
@@ -148,8 +152,9 @@ class Finder(Protocol):
         self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
     ) -> Sequence[Found]: ...
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]: ...
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]: ...  # fmt: skip
     async def reindex(self, owner: str) -> int: ...
     async def warm(self) -> None: ...
     def drop(self, owner: str) -> None:
@@ -187,6 +192,7 @@ class TemplateRows(Protocol):
 
 class SessionRows(Protocol):
     async def get(self, owner: str, session_id: str) -> Session: ...
+    async def search(self, owner: str, query: str, *, limit: int = 20) -> Sequence[FoundMessage]: ...
 
 
 class ProfileRows(Protocol):

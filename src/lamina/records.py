@@ -120,6 +120,15 @@ class NewMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was said: a message and its turn; a message from elsewhere has none."""
+
+    session_id: str
+    seq: int
+    turn_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """A row of `atomic_memory`. `change` is the owner's change number when it last moved; forgetting moves it too."""
 

@@ -1,13 +1,15 @@
 """Verify, backup, reindex, export and import, and the migrations, over both stores."""
 
+import json
 import os
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from lamina.errors import InputError, StoreError
+from lamina.errors import InputError, MessageError, StoreError
 from lamina.records import NewJob, NewMemory, Template
 from lamina.store import maintenance, schema
 from lamina.store.postgres import PostgresDatabase, open_postgres
@@ -81,6 +83,132 @@ async def test_an_export_of_one_owner_can_become_somebody_elses(store: Store) ->
 async def test_what_is_no_export_is_refused(store: Store, lines: list[str]) -> None:
     with pytest.raises(InputError):
         await store.maintenance.import_(lines)
+
+
+async def cut_off(store: Store, lines: list[str]) -> str:
+    with pytest.raises(InputError) as error:
+        await store.maintenance.import_([*lines, "{broken"])
+    return str(error.value)
+
+
+async def test_an_import_that_fails_keeps_nothing_where_it_fits_one_part(store: Store, tmp_path: Path) -> None:
+    async with open_store(os.fspath(tmp_path / "other.db")) as other:
+        await fill(other, "ann")
+        lines = await exported(other)
+    assert "nothing was added" in await cut_off(store, lines)
+    assert await store.maintenance.owners() == []
+    assert await exported(store) == lines[:1]
+
+
+@pytest.mark.parametrize("old", [False, True])
+async def test_a_large_import_that_is_cut_off_says_what_it_kept_and_verify_finds_it(
+    store: Store, tmp_path: Path, old: bool
+) -> None:
+    async with open_store(os.fspath(tmp_path / "other.db")) as other:
+        session = (await other.sessions.new("ann")).session_id
+        await other.history.append("ann", session, [{"role": "user", "content": "m"}] * (maintenance.AT_ONCE + 50))
+        lines = await exported(other)
+    if old:  # an export of before had its counters at its end
+        lines = [line for line in lines if "owner_counter" not in line]
+    said = await cut_off(store, lines[:-20])
+    counted = maintenance.AT_ONCE - sum("owner_counter" in line for line in lines)
+    assert f"{counted:,} rows before it were added and stay: {counted:,} of 'ann'" in said
+    assert "import the whole file again" in said
+    assert await store.maintenance.owners() == ["ann"]
+    assert any("last number" in problem for problem in await store.maintenance.verify())
+    assert len(await exported(store)) > counted
+    await store.maintenance.import_(lines)
+    assert await store.maintenance.verify() == []
+
+
+async def test_an_owner_without_counters_is_seen_by_verify_and_export(tmp_path: Path) -> None:
+    """As a cut-off import of before left it; SQLite only, since PostgreSQL lets nobody look at the rows of all."""
+    where = os.fspath(tmp_path / "store.db")
+    async with open_store(where) as store:
+        for owner in ("ann", "bob"):
+            await fill(store, owner)
+    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM owner_counter WHERE owner = 'ann'")
+        connection.execute("DELETE FROM conversation WHERE owner = 'ann' AND seq = 3")
+    async with open_store(where) as store:
+        assert await store.maintenance.owners() == ["ann", "bob"]
+        assert any("ann: session" in problem for problem in await store.maintenance.verify())
+        assert any('"owner":"ann"' in line for line in await exported(store))
+
+
+WRONG: list[tuple[str, str, object]] = [
+    ("chat_session", "meta", "5"), ("chat_session", "meta", "{"), ("chat_session", "injection", "[]"),
+    ("chat_session", "last_seq", -1), ("chat_session", "last_seq", 1e300), ("chat_session", "title", None),
+    ("conversation", "content", "5"), ("conversation", "content", "[1]"), ("conversation", "content", '{"a": 1}'),
+    ("conversation", "extra", "[]"), ("conversation", "extra", '{"tool_calls": 5}'), ("conversation", "role", "boss"),
+    ("conversation", "state", "x"), ("turn", "usage", "null"), ("chunk", "text", "bare"), ("layer_text", "text", "[]"),
+    ("atomic_memory", "created", 1e300), ("atomic_memory", "happened", float("inf")),
+    ("atomic_memory", "happened", "x"), ("atomic_memory", "importance", float("nan")), ("atomic_memory", "pinned", 7),
+    ("session_summary", "memory_ids", "5"), ("session_summary", "memory_ids", "[1]"), ("user_profile", "value", "{"),
+    ("prompt_template", "supported_apps", "5"), ("prompt_template", "supported_apps", "null"),
+    ("outbox", "payload", "[]"), ("outbox", "run_after", float("nan")), ("owner_counter", "value", 2**62),
+    ("turn", "key", "k" * 201), ("chat_session", "session_id", "s" * 201), ("chat_session", "title", "t" * 2_001),
+]  # fmt: skip
+
+
+async def test_a_row_that_nobody_could_read_is_refused_by_its_line_and_column(store: Store) -> None:
+    await fill(store, "ann")
+    lines = await exported(store)
+    for table, column, value in WRONG:
+        at = next(n for n, line in enumerate(lines) if f'"table":"{table}"' in line)
+        broken = json.dumps({**json.loads(lines[at]), column: value})
+        with pytest.raises(InputError) as error:
+            await store.maintenance.import_([*lines[:at], broken, *lines[at + 1 :]], owner="bob")
+        assert f"line {at + 1}: {table}: " in str(error.value), (table, column, value)
+        assert column in str(error.value), (table, column, value)
+    assert "bob" not in await store.maintenance.owners()
+
+
+async def test_verify_reports_rows_that_nobody_could_read(where: str, postgres: Server) -> None:
+    async with open_store(where) as store:
+        await fill(store, "ann")
+    wrongs = {
+        "meta is '5'": "UPDATE chat_session SET meta = '5'",
+        "created is 1e+300": "UPDATE atomic_memory SET created = 1e300",
+        "supported_apps is 'null'": "UPDATE prompt_template SET supported_apps = 'null'",
+        "content is '[1'": "UPDATE conversation SET content = '[1'",
+        "a message has the content 5": "UPDATE conversation SET content = '5'",
+    }
+    for word, statement in wrongs.items():
+        if where.startswith("postgresql"):
+            postgres.sql(statement, where.partition("@/")[2].partition("?")[0])
+        else:
+            with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+                connection.execute(statement)
+        async with open_store(where) as store:
+            assert any(word in problem for problem in await store.maintenance.verify()), word
+
+
+async def test_names_that_are_too_long_are_refused_in_the_same_words_by_both_stores(store: Store) -> None:
+    long, just = "n" * 201, "名" * 200
+    session = (await store.sessions.new(just, session_id=just, title="t" * 2_000, scenario=just)).session_id
+    message = {"role": "user", "content": "hi"}
+    tries: dict[str, Callable[[], Awaitable[object]]] = {
+        "the owner": lambda: store.sessions.list(long),
+        "the session's id": lambda: store.sessions.new(just, session_id=long),
+        "the scenario": lambda: store.sessions.new(just, scenario=long),
+        "the app": lambda: store.sessions.update(just, session, app=long),
+        "the title": lambda: store.sessions.branch(just, session, 1, title="t" * 2_001),
+        "the key": lambda: store.turns.begin(just, session, message, key=long),
+        "the name": lambda: store.profile.set(just, {long: 1}),
+        "the template's name": lambda: store.templates.put(just, Template("", long, "x")),
+        "the kind": lambda: store.jobs.add(just, long),
+        "a memory's kind": lambda: store.memories.add(just, [NewMemory("x", kind=long)]),
+    }
+    for what, attempt in tries.items():
+        with pytest.raises(MessageError, match=rf"{what} has 2,?0?01 characters"):
+            await attempt()
+    turn = await store.turns.begin(just, session, message, key=just)
+    await store.turns.finish(just, turn.turn_id, jobs=[NewJob(just, key="k" * 500)])
+    await store.profile.set(just, {just: just})
+    await store.templates.put(just, Template(just, just, just, scenario=just))
+    await store.memories.add(just, [NewMemory(just, kind=just, session_id=session, turn_id=turn.turn_id)])
+    assert await store.maintenance.verify() == []
 
 
 async def test_the_columns_of_an_export_are_those_of_the_tables(tmp_path: Path) -> None:

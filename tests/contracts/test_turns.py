@@ -218,4 +218,19 @@ async def test_a_job_that_ends_its_workers_is_parked_too(where: str) -> None:
             taken += len(await store.jobs.claim("w", lease=1))
             now[0] += 2
         assert taken == 5
-        assert "no worker" in (await store.jobs.parked("ann"))[0].error
+        assert "no worker came back from it at attempt 5" in (await store.jobs.parked("ann"))[0].error
+
+
+async def test_a_job_that_failed_and_then_ended_its_worker_says_no_more_than_that(where: str) -> None:
+    now = [1000.0]
+    async with open_store(where, clock=lambda: now[0]) as store:
+        await store.jobs.add("ann", "memory", key="a")
+        for _ in range(6):
+            (job,) = await store.jobs.claim("w", lease=1)
+            await store.jobs.fail(job, "no model", retry_after=1, park_after=99)
+            now[0] += 2
+        assert len(await store.jobs.claim("w", lease=1)) == 1
+        now[0] += 2
+        assert await store.jobs.claim("w") == []
+        error = (await store.jobs.parked("ann"))[0].error
+        assert error == "no worker came back from it at attempt 7; earlier attempts failed or ended the same way"

@@ -5,18 +5,21 @@ import asyncio
 import hashlib
 import os
 import re
+import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lamina.errors import StoreBusyError, StoreError
+from lamina.errors import InputError, StoreBusyError, StoreError
 from lamina.store.database import Steps
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.store import Store, open_store
@@ -232,9 +235,124 @@ async def test_R5_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path:
             pass
     assert prints(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "no lock file is left behind"
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE bookmarks (address TEXT)")
+    other.close()
+    before = prints(tmp_path)
+    with pytest.raises(StoreError, match=r"other\.db is not a store, but a database of another program"):
+        async with open_store(os.fspath(tmp_path / "other.db")):
+            pass
+    assert prints(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "other.db"]
     with pytest.raises(StoreError, match="no folder"):
         async with open_store(os.fspath(tmp_path / "no" / "store.db")):
             pass
+
+
+FOREIGN = {
+    "notes of another program": "CREATE TABLE notes (x); INSERT INTO notes VALUES ('mine')",
+    "a version that is no number": "CREATE TABLE schema_version (version TEXT); "
+    "INSERT INTO schema_version VALUES ('abc')",
+    "a table named like one of ours": "CREATE TABLE conversation (x)",
+    "a version without its tables": "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL, "
+    "applied REAL NOT NULL); INSERT INTO schema_version VALUES (1, 'x', 0)",
+    "a mark of its own": "PRAGMA application_id = 7",
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+async def test_R5_a_database_of_another_program_is_refused_at_once_and_left_alone(tmp_path: Path, what: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "theirs.db")) as connection:
+        connection.executescript(FOREIGN[what])
+    before = prints(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="another program"):
+            async with asyncio.timeout(20), open_store(os.fspath(tmp_path / "theirs.db")):
+                pass
+    assert prints(tmp_path) == before
+
+
+async def test_R5_a_store_whose_versions_were_overwritten_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    where = os.fspath(tmp_path / "store.db")
+    async with open_store(where) as store:
+        await store.sessions.new("ann")
+    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+        connection.executescript(
+            "DROP TABLE schema_version; CREATE TABLE schema_version (version, name, applied); "
+            "INSERT INTO schema_version VALUES ('abc', '', 0)"
+        )
+    with pytest.raises(StoreError):
+        async with asyncio.timeout(20), open_store(where):
+            pass
+
+
+async def test_R5_a_store_without_our_mark_is_known_by_its_tables_and_gets_the_mark(tmp_path: Path) -> None:
+    where = os.fspath(tmp_path / "store.db")
+    async with open_store(where) as store:
+        session = (await store.sessions.new("ann")).session_id
+    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+        ours = connection.execute("PRAGMA application_id").fetchone()[0]
+        connection.execute("PRAGMA application_id = 0")  # as it was before there was a mark
+    async with open_store(where) as store:
+        assert (await store.sessions.get("ann", session)).session_id == session
+    with closing(sqlite3.connect(where)) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone()[0] == ours != 0
+
+
+class Blaming(SqliteDatabase):
+    """The planted bug: what goes wrong with the target of a copy is taken for damage of the store."""
+
+    async def aside(self, work: Callable[[sqlite3.Connection], object]) -> Any:
+        try:
+            return await super().aside(work)
+        except StoreError as error:
+            self.trouble = str(error)
+            raise
+
+
+@pytest.mark.parametrize("planted", [False, True])
+async def test_R5_a_backup_that_fails_is_about_its_target_and_writing_goes_on(tmp_path: Path, planted: bool) -> None:
+    db = (Blaming if planted else SqliteDatabase)(os.fspath(tmp_path / "store.db"))
+    await db.start(lambda: 1.0)
+    store = Store(db, lambda: 1.0)
+    session = (await store.sessions.new("ann")).session_id
+    stale = tmp_path / "copy.db.partial"
+    stale.write_text("this is no database, a copy that was killed left it\n" * 200)
+    await store.maintenance.backup(os.fspath(tmp_path / "copy.db"))
+    assert not stale.exists()
+    with small_files(), pytest.raises(StoreError, match=re.escape(f"the backup {tmp_path}/full.db cannot be written")):
+        await store.maintenance.backup(os.fspath(tmp_path / "full.db"))
+    for target in (tmp_path / "no" / "folder.db", Path("/proc/x.db")):
+        with pytest.raises(StoreError, match=re.escape(f"the backup {target} cannot be written")):
+            await store.maintenance.backup(os.fspath(target))
+    if planted:
+        with pytest.raises(StoreError, match="only reads"):
+            await store.sessions.new("ann")
+    else:
+        await store.history.append("ann", session, [{"role": "user", "content": "goes on"}])
+        assert await store.maintenance.verify() == []
+    await db.close()
+
+
+async def test_R5_a_backup_never_goes_by_way_of_the_store_itself(tmp_path: Path) -> None:
+    async with open_store(os.fspath(tmp_path / "x.partial")) as store:
+        await store.sessions.new("ann")
+        with pytest.raises(InputError, match="the store itself"):
+            await store.maintenance.backup(os.fspath(tmp_path / "x"))
+        assert await store.maintenance.owners() == ["ann"]
+
+
+@contextmanager
+def small_files() -> Generator[None, None, None]:
+    """No file may grow beyond a few pages: a full disk without root."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_192, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 async def test_R5_a_store_whose_beginning_was_overwritten_is_called_damaged_and_keeps_its_lock_file(
@@ -263,6 +381,7 @@ ALLOWED = {
     ("lock.py", "os.unlink"): "the same, when it was just made beside what is no store",
     ("maintenance.py", "open"): "the export that is a backup of PostgreSQL",
     ("maintenance.py", "os.replace"): "the finished backup takes its name; nobody has it open",
+    ("maintenance.py", "os.unlink"): "a copy that was ended before it had its name; it is never the store's own file",
     ("schema.py", "file.read_text"): "a packaged migration",
 }
 

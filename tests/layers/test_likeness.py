@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lamina.layers.facts import facts_by_rules
 from lamina.layers.likeness import Change, contradicts, merge, same_fact
 from lamina.types import Fact
 from tests.layers import held_out, said
@@ -120,3 +121,25 @@ def test_the_planted_bug_of_merging_by_common_words_is_caught() -> None:
         return len(one & other) >= 0.8 * len(one | other)
 
     assert sum(by_overlap(a, b) for a, b in said.NEITHER + said.CONTRADICTS) > 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("我住在上海。", "我现在住在北京。"), ("我住在上海。", "我如今住在北京。"),
+        ("我住在上海。", "我目前住在北京。"),
+        ("我叫王小明。", "我改名叫李雷。"), ("我叫王小明。", "我现在叫李雷。"), ("我叫王小明。", "我改名为李雷了。"),
+        ("我在谷歌工作。", "我现在在腾讯工作。"), ("I live in Rome.", "I now live in Paris."),
+    ],
+)  # fmt: skip
+def test_what_holds_now_is_learnt_and_takes_the_place_of_what_held_before(old: str, new: str) -> None:
+    (fact,) = facts_by_rules(new, "", said=None)
+    assert fact.text == new
+    assert [change.action for change in merge([fact], [("1", old, "fact")])] == ["supersede"]
+
+
+@pytest.mark.parametrize(
+    "text", ["我现在在忙。", "我现在住院了吗？", "我现在有点累。", "我现在叫外卖。", "我现在在看你的回答。"]
+)
+def test_what_holds_at_this_moment_only_is_not_learnt(text: str) -> None:
+    assert facts_by_rules(text, "", said=None) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.errors import StoreError
 from lamina.store.postgres import PostgresDatabase, numbered, open_postgres
 from lamina.store.store import Store
 from tests.postgres import Server
@@ -101,3 +102,12 @@ async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -
 
 def test_placeholders_are_numbered_in_order() -> None:
     assert numbered("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"
+
+
+async def test_the_versions_of_another_program_are_left_alone(postgres: Server) -> None:
+    where = postgres.database()
+    database = where.partition("@/")[2].partition("?")[0]
+    postgres.sql("CREATE TABLE schema_version (version text); INSERT INTO schema_version VALUES ('abc')", database)
+    postgres.sql("GRANT ALL ON schema_version TO lamina", database)
+    with pytest.raises(StoreError, match="another program"):
+        await open_postgres(where, lambda: 1.0)

@@ -11,8 +11,8 @@ from lamina.errors import StoreBusyError
 from lamina.records import NewJob, NewMemory, Template
 from lamina.store.database import Make, Row, Steps
 from lamina.store.lock import OwnerLock
-from lamina.store.sqlite import SqliteDatabase
-from lamina.store.store import Store
+from lamina.store.sqlite import ERASES, SqliteDatabase
+from lamina.store.store import Store, open_store
 
 
 class Explained(SqliteDatabase):
@@ -88,6 +88,51 @@ async def test_no_statement_of_the_contract_reads_a_whole_table(tmp_path: Path) 
     await db.read("ann", planted)
     assert len(db.scans) == 1
     await db.close()
+
+
+def left_in(path: Path, word: bytes) -> bool:
+    files = [path, path.with_name(f"{path.name}-wal")]
+    return any(word in file.read_bytes().lower() for file in files if file.exists())
+
+
+async def test_the_words_of_a_deleted_session_are_not_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(path) as store:
+        kept = (await store.sessions.new("ann")).session_id
+        for n in range(50):
+            await store.history.append("ann", kept, [{"role": "user", "content": f"filler number {n} plughxyzzy"}])
+        gone = (await store.sessions.new("ann")).session_id
+        await store.history.append("ann", gone, [{"role": "user", "content": "quuxfrobozz is my secret"}])
+        await store.sessions.delete("ann", gone)
+        assert await store.sessions.search("ann", "quuxfrobozz") == []
+        assert len(await store.sessions.search("ann", "plughxyzzy", limit=99)) == 50
+        assert await store.maintenance.verify() == []
+    assert not left_in(path, b"quuxfrobozz")
+    assert left_in(path, b"plughxyzzy")
+
+
+async def test_reindex_takes_out_what_an_earlier_version_left_of_deleted_words(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_store(path) as store:
+        kept, gone = [(await store.sessions.new("ann")).session_id for _ in range(2)]
+        await store.history.append("ann", kept, [{"role": "user", "content": "plughxyzzy stays"}])
+        await store.history.append("ann", gone, [{"role": "user", "content": "quuxfrobozz is my secret"}])
+
+        def before() -> Steps[None]:
+            """Deleted as it was: the word in the index only gets a mark."""
+            if ERASES:
+                yield "INSERT INTO message_fts (message_fts, rank) VALUES ('secure-delete', 0)", ()
+            yield "DELETE FROM message_words WHERE session_id = ?", (gone,)
+            yield "DELETE FROM conversation WHERE session_id = ?", (gone,)
+            yield "UPDATE chat_session SET last_seq = 0 WHERE session_id = ?", (gone,)
+
+        await store.db.system(before)
+    assert left_in(path, b"quuxfrobozz")
+    async with open_store(path) as store:
+        await store.maintenance.reindex()
+        assert len(await store.sessions.search("ann", "plughxyzzy")) == 1
+        assert await store.maintenance.verify() == []
+    assert not left_in(path, b"quuxfrobozz")
 
 
 class Late(OwnerLock):

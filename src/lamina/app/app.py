@@ -13,6 +13,7 @@ from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.tools import offered
 from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_of_turn
+from lamina.assembly.checks import check_message
 from lamina.assembly.tokens import Remembered
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
@@ -315,6 +316,7 @@ class App:
         """Store a turn that was answered elsewhere, by whatever SDK you use; what was said is learnt from."""
         _check_principal(owner)
         question = {"role": "user", "content": user if isinstance(user, str) else list(user)}
+        check_message(question, "user")
         trace, texts = pack([context.receipt]) if context else ({}, {})
         return await self.store.turns.record(
             owner, session_id, question, {"role": "assistant", "content": answer}, key=key, receipt=trace,

@@ -16,8 +16,8 @@ from lamina.layers.sources import SHARED
 from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
+from lamina.store.database import MAX_TITLE
 from lamina.store.overview import Kind
-from lamina.store.sessions import MAX_TITLE
 from lamina.store.store import Store
 from lamina.store.words import fold, query_words
 from lamina.types import Context

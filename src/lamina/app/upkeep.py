@@ -172,6 +172,7 @@ async def reindex(app: App, step: Callable[[str, int, int], object]) -> tuple[in
         messages += await app.store.maintenance.reindex(owner)
         step(owner, messages + memories, total)
         memories += await app.recall.reindex(owner)
+    await app.store.maintenance.scrub()
     step("", messages + memories, total)
     return messages, memories
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
@@ -62,11 +63,13 @@ class Worker:
         """Until told to stop; what was begun is finished, within a limit. A slow job does not hold up the others, and a
         store that is away for a while is waited for."""
         running: set[asyncio.Task[None]] = set()
+        looked = -PAUSE
         while not stop.is_set():
             try:
                 free = self._batch - len(running)
                 jobs = await self._claim(free) if free else ()
-                if not jobs:
+                if time.monotonic() - looked >= PAUSE:  # also when there is always something to do
+                    looked = time.monotonic()
                     await self._store.turns.recover(jobs=jobs_of_turn)
             except StoreError as error:
                 jobs = ()
@@ -146,20 +149,33 @@ class Worker:
             self._report(job, "parked" if put_back.state == "parked" else "again", what)
 
     async def _learn(self, job: Job) -> object:
+        turn_id = str(job.payload["turn_id"])
         return await self._unless_gone(
-            job, lambda memory: memory.save_atomic_memory(str(job.payload["turn_id"]), done=job)
+            job,
+            lambda memory: memory.save_atomic_memory(turn_id, done=job),
+            lambda: self._store.turns.get(job.owner, turn_id),
         )
 
     async def _summarise(self, job: Job) -> object:
+        session_id = str(job.payload["session_id"])
         return await self._unless_gone(
-            job, lambda memory: memory.write_summary(str(job.payload["session_id"]), done=job)
+            job,
+            lambda memory: memory.write_summary(session_id, done=job),
+            lambda: self._store.sessions.get(job.owner, session_id),
         )
 
-    async def _unless_gone(self, job: Job, work: Callable[[MemoryService], Awaitable[object]]) -> object:
-        """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came."""
+    async def _unless_gone(
+        self, job: Job, work: Callable[[MemoryService], Awaitable[object]], look: Callable[[], Awaitable[object]]
+    ) -> object:
+        """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came.
+        Only if a look at what the job is about finds nothing, it has come to its end."""
         if not self._learns:
             return await self._store.jobs.done(job)
         try:
             return await work(self._memory(job.owner))
         except NotFoundError:
-            return await self._store.jobs.done(job)
+            try:
+                await look()
+            except NotFoundError:
+                return await self._store.jobs.done(job)
+            raise

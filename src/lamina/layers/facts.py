@@ -133,10 +133,42 @@ def _echoes(text: str, shown: str) -> bool:
     return False
 
 
+_YOU = ((re.compile(r"\byou're\b|\byou are\b", re.IGNORECASE), "I am"), (re.compile(r"\byou\b", re.IGNORECASE), "I"),
+        (re.compile(r"\byours?\b", re.IGNORECASE), "my"), (re.compile("[你您]"), "我"))  # fmt: skip
+
+
+def tells(text: str, fact: str) -> bool:
+    """Whether a text tells a fact, however it is wrapped and whether the user or somebody to him says it."""
+    told = canon(fact).words
+    if not told:
+        return False
+    for line in split_sentences(text):
+        plain = _STAMP.sub("", line)
+        mine = plain
+        for pattern, first in _YOU:
+            mine = pattern.sub(first, mine)
+        for each in {plain, mine}:
+            if any(same_fact(fact, part) for part in (each, *split_clauses(each))):
+                return True
+            if len(told) >= 3 and _stands_in(canon(each).words, told):
+                return True
+    return False
+
+
+def telling_words(fact: str) -> str:
+    """The words by which messages that tell a fact can be looked for: those that few others have."""
+    if is_chinese(fact):
+        return " ".join(word for word in canon(fact).words if word not in _COMMON)
+    words = re.findall(r"\w+", fact.lower())
+    return " ".join(sorted({word for word in words if word not in _COMMON} or words, key=lambda w: (len(w), w))[-3:])
+
+
 def _holds(words: Sequence[str], part: Sequence[str]) -> bool:
     """Whether `part` stands in `words`, all of it in one piece and most of them."""
-    if len(part) * 3 < len(words) * 2:
-        return False
+    return len(part) * 3 >= len(words) * 2 and _stands_in(words, part)
+
+
+def _stands_in(words: Sequence[str], part: Sequence[str]) -> bool:
     size = len(part)
     return any(tuple(words[at : at + size]) == tuple(part) for at in range(len(words) - size + 1))
 

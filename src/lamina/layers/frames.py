@@ -380,7 +380,10 @@ _CHINESE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Frame | None]],
         re.compile(r"(?:请|以后|就|可以|,|，)*(?:叫|称呼|喊)(我)(?:为|作)?(.{1,8}?)(?:就行|就好|就可以|即可)?"),
         _put("called"),
     ),
-    (re.compile(rf"{_KIN_CHINESE}(?:的)?(?:名字)?(?:改名)?(?:叫做|名叫|叫|名字是)([^我你]{{1,8}})"), _put("name")),
+    (
+        re.compile(rf"{_KIN_CHINESE}(?:的)?(?:名字)?(?:改名(?:叫做?|为|成)|改叫|叫做|名叫|叫|名字是)([^我你]{{1,8}})"),
+        _put("name"),
+    ),
     (
         re.compile(
             rf"{_KIN_CHINESE}(不?(?:住在?|搬到|搬去|搬家到|搬来|定居在?|移居|居住在|生活在))(?:了)?([^,，。]{{1,12}})"

@@ -13,12 +13,20 @@ from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from lamina.errors import LayerError, LeaseError, NotFoundError, shown
-from lamina.layers.facts import EXTRACTION_SCHEMA, KINDS, extraction_prompt, facts_by_rules, facts_from_reply
+from lamina.layers.facts import (
+    EXTRACTION_SCHEMA,
+    KINDS,
+    extraction_prompt,
+    facts_by_rules,
+    facts_from_reply,
+    telling_words,
+    tells,
+)
 from lamina.layers.history import closed, together, whole
 from lamina.layers.likeness import Change, merge
 from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
-from lamina.records import Job, Memory, NewJob, NewMemory, Remembered, StoredMessage, Summary, TurnRecord
+from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -27,13 +35,17 @@ TOP_N = SUMMARIES = 5
 SUMMARY_CHARACTERS = 1_200
 SUMMARY_MESSAGES = 400
 """The newest messages of a session that a summary is made of."""
+MOST_PLACES = 1_000
+"""Messages, and summaries, that are looked through for a fact that is to be forgotten."""
 ALIKE = 20
 """Memories that a new fact is compared with."""
-MAX_PINNED, MAX_WISHES = 10, 5
+MAX_PINNED = MAX_WISHES = 20
+"""Pinned facts, and standing wishes, that are in every context; of more, those that changed last."""
 FACT, IMPORTANCE = "fact", 0.5
 WORTH = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
-TRIES = 3
+TRIES, MANY = 3, 100
+"""How often a summary is begun anew when facts are forgotten meanwhile, and a fact compared when others are added."""
 FROM_MEMORY = ("memory", "collected", "summary")
 SUMMARY = "summary"
 """The kind of the job that has a session summarised anew."""
@@ -65,7 +77,7 @@ class MemoryService:
         before it. What is found far less surely than the best is left out."""
         if top_n < 1:
             return []
-        pinned = await self._store.memories.list(self.owner, pinned=True, limit=min(top_n, MAX_PINNED))
+        pinned = await self._store.memories.list(self.owner, pinned=True, limit=MAX_PINNED)
         wishes = await self._store.memories.list(self.owner, kind="instruction", limit=MAX_WISHES)
         today = day_of(self._clock())
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
@@ -78,7 +90,8 @@ class MemoryService:
             memory = found.get(hit.memory_id)
             if memory and memory.state == "active" and hit.score >= WORTH * best:
                 recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
-        return list(recalled.values())[: top_n + len(wishes)]
+        always = len({memory.memory_id for memory in (*pinned, *wishes)})
+        return list(recalled.values())[: max(always, top_n + always - len(pinned))]
 
     async def get_recent_session_summaries(self, limit: int = SUMMARIES, *, without: str = "") -> Sequence[Summary]:
         """The latest first, the session `without` (the current one) left out."""
@@ -98,8 +111,13 @@ class MemoryService:
         else:
             prompt = extraction_prompt(user, answer, known=shown_texts, said=said)
             facts = facts_from_reply(await self._complete(prompt, EXTRACTION_SCHEMA), user=user, shown=shown_texts)
-        new = await self._merged(facts, turn)
-        return await self._recall.add(self.owner, new, done=done)
+        for _ in range(MANY):
+            as_of = await self._store.memories.last_change(self.owner)
+            new = await self._merged(facts, turn)
+            made = await self._recall.add(self.owner, new, done=done, as_of=as_of)
+            if made or not new:
+                return made
+        raise _too_busy()
 
     async def write_summary(self, session_id: str, *, done: Job | None = None) -> Summary | None:
         """Summarise a session anew. Turns whose facts were forgotten are left out: they do not come back this way."""
@@ -120,7 +138,9 @@ class MemoryService:
     async def _summary(self, session_id: str) -> tuple[str, int, str]:
         rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
         gone = set(await self._store.memories.forgotten_turns(self.owner))
-        kept = [row for row in rows if row.turn_id not in gone]
+        learnt = await self._store.memories.of_session(self.owner, session_id)
+        places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
+        kept = [row for row in rows if row.turn_id not in gone and row.seq not in places]
         messages = closed(together(kept))
         if self._complete is None:
             text, by = summarise(messages, limit=SUMMARY_CHARACTERS), "extractive"
@@ -140,20 +160,26 @@ class MemoryService:
     ) -> Remembered:
         """The same, and what came of it. What is known already is not kept twice: it gets the kind, the weight and the
         pin that are given. What the text contradicts is superseded."""
-        before = await self._store.memories.last_change(self.owner)
         weight = IMPORTANCE if importance is None else importance
-        (change,) = await self._changes([Fact(text, _checked_kind(kind or FACT), weight)])
-        if change.action == "skip" and change.ids:
-            memory, known = await self.get(change.ids[0]), True
-        else:
-            new = NewMemory(text, "", kind or FACT, "user", weight, pinned, supersedes=change.ids)
-            (memory,) = await self._recall.add(self.owner, [new])
-            known = memory.change <= before
+        memory, known = await self._compared(Fact(text, _checked_kind(kind or FACT), weight), pinned)
         if not known:
             return Remembered(memory, False, tuple(await self._store.memories.replaced(self.owner, memory.memory_id)))
         if kind is not None or importance is not None:
             memory = await self.edit(memory.memory_id, kind=kind, importance=importance)
         return Remembered(await self.pin(memory.memory_id) if pinned else memory, True)
+
+    async def _compared(self, fact: Fact, pinned: bool) -> tuple[Memory, bool]:
+        """A fact compared with what is known and kept, or the one that says it already. What others add in between is
+        compared too: of two that contradict each other one must know of the other."""
+        for _ in range(MANY):
+            before = await self._store.memories.last_change(self.owner)
+            (change,) = await self._changes([fact])
+            if change.action == "skip" and change.ids:
+                return await self.get(change.ids[0]), True
+            new = NewMemory(fact.text, "", fact.kind, "user", fact.importance, pinned, supersedes=change.ids)
+            for memory in await self._recall.add(self.owner, [new], as_of=before):
+                return memory, memory.change <= before
+        raise _too_busy()
 
     async def list(
         self, *, kind: str | None = None, query: str = "", limit: int = 50, before: int | None = None,
@@ -180,7 +206,28 @@ class MemoryService:
     async def forget(self, *ids: str) -> Sequence[str]:
         """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them. The
         job that writes it anew is stored in the same transaction."""
-        return await self._store.memories.forget(self.owner, ids, then=summary_job)
+        found = await self._store.memories.many(self.owner, ids)
+        texts = [memory.text for memory in found if memory.text]
+        places, told = await self._places(texts), await self._told(texts)
+        return await self._store.memories.forget(self.owner, ids, places=places, told=told, then=summary_job)
+
+    async def _places(self, texts: Sequence[str]) -> Sequence[Place]:
+        """Where else the owner said these facts, or was told them: a fact that is known is not learnt again, so the
+        memory itself does not know."""
+        places: dict[Place, None] = {}
+        for text in texts:
+            for one in await self._store.sessions.search(self.owner, telling_words(text), limit=MOST_PLACES):
+                row = one.message
+                if await asyncio.to_thread(tells, row.text, text):
+                    places[Place(row.session_id, row.seq, row.turn_id)] = None
+        return list(places)
+
+    async def _told(self, texts: Sequence[str]) -> Sequence[str]:
+        """The sessions whose summary tells one of these facts."""
+        if not texts:
+            return ()
+        summaries = await self._store.summaries.recent(self.owner, limit=MOST_PLACES)
+        return [one.session_id for one in summaries if any(tells(one.text, text) for text in texts)]
 
     async def pin(self, memory_id: str, on: bool = True) -> Memory:
         """A pinned fact is in every context."""
@@ -244,9 +291,10 @@ class WithoutIndex:
         return ()
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]:
-        return await self._rows.add(owner, memories, done=done, jobs=jobs)
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
+        return await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
 
     async def reindex(self, owner: str) -> int:
         return 0
@@ -311,6 +359,10 @@ def _cut(text: str, most: int) -> str:
     """The beginning of a text on one line; empty when that is all of it."""
     line = " ".join(text.split())
     return f"{line[: most - 1]}…" if len(line) > most else ""
+
+
+def _too_busy() -> LeaseError:
+    return LeaseError("other facts were added again and again while this one was compared", hint="try again later")
 
 
 def _stamp(fact: Fact) -> float | None:

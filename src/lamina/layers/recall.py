@@ -67,10 +67,11 @@ class Recall:
         return await self._whole(self._look(known, query, limit))
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]:
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
         """Keep facts and index them. What a crash leaves without an index row gets one at the next search."""
-        made = await self._rows.add(owner, memories, done=done, jobs=jobs)
+        made = await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
         (problem,) = await asyncio.gather(self._index(owner, made), return_exceptions=True)
         if isinstance(problem, Exception):  # the facts are kept; that they could not be indexed yet is no loss
             self._log.warning("[Memory] not indexed yet: %s", problem)

@@ -72,10 +72,10 @@ _CODE_LINE = re.compile(
     r"|[;{}]\s*$|=>|->|::|\)\s*\{|^\s*[\w.]+\s*=[^=]|^\s*[\w.]+\(.*\)\s*$|^[\[\]{}(),\s]+$|^\s*\"[\w-]+\"\s*:"
 )
 _LETTER_HEAD = re.compile(
-    r"^\s*(?:From|To|Cc|Subject|Sent|Date|发件人|收件人|主题|抄送|日期)\s*[:：]|^\s*(?:Dear"
+    r"^\s*(?:From|To|Cc|Subject|Sent|Date|Fwd?|Re|发件人|收件人|主题|抄送|日期|转发|答复)\s*[:：]|^\s*(?:Dear"
     r"|To whom)\b[^.!?\n]{0,60}[,:]?\s*$"
     r"|^\s*(?:尊敬的|亲爱的|敬启者)[^。\n]{0,30}[:：,，]?\s*$"
-    r"|^\s*-{3,} ?(?:Original|Forwarded|Begin)|^\s*#{1,6} ",
+    r"|^\s*-{3,} ?(?:Original|Forwarded|Begin)|^\s*#{1,6} |^\s*(?:={3,}|-{3,}|\*{3,}|_{3,})\s*$",
     re.IGNORECASE,
 )
 _MATERIAL = re.compile(
@@ -99,6 +99,37 @@ _INLINE_MATERIAL = re.compile(
     re.IGNORECASE,
 )
 
+_COLON = re.compile(r"[:：]\s*$")
+_THEIRS = re.compile(
+    r"\b(?:e-?mails?|mails?|messages?|letters?|texts?|articles?|pages?|websites?|posts?|comments?|reviews?|notes? from"
+    r"|from (?!now\b)|by|outputs?|results?|logs?|files?|quotes?|transcripts?|got|found|received|copied|pasted|forwarded"
+    r"|saw|heard|told|tells|writes|wrote|said|says)\b|\bthis\W*$|(?<!it)(?<!let)(?<!that)(?<!what)'s\b"
+    r"|^(?:my|our) (?:\w+ )?(?:boss|friend|colleague|co-?worker|manager|teacher|mom|mum|mother|dad|father|parents"
+    r"|sister|brother|wife|husband|partner|son|daughter|landlord|client|customer|doctor|lawyer|neighbou?r|girlfriend"
+    r"|boyfriend|uncle|aunt|team ?lead)\b"
+    r"|邮件|消息|短信|来信|文章|网页|网站|结果|输出|日志|文件|发来|写道|[说讲]|转发|原文|收到|看到|找到|听到|复制|来自",
+    re.IGNORECASE,
+)
+_OWN_HEAD = re.compile(
+    r"^\W*(?:(?:hi|hello|hey|ok|okay|so|also|and|well|please|pls|now|but)\b\W*)*"
+    r"(?:$|(?:remember|note|keep in mind|bear in mind|don't forget|memori[sz]e|know|fyi|btw|by the way|p\.?s)\b"
+    r"|(?:my|our) \w|me$|I\b|we\b|from now on|in (?:the )?future|going forward|for (?:all|every|future|the future)\b"
+    r"|when(?:ever)? (?:you|I)\b|you (?:should|must|can)\b|(?:one|two|three|some|a few|more|other|\d+) (?:more )?"
+    r"(?:things?|facts?|wishes|requests?|points?)\b|[^:：]*\b(?:about|for|of) (?:me|us|myself)\b)"
+    r"|^\W*(?:请|麻烦|你|您|帮我|好的?|另外|还有|顺便|对了|补充|首先|其次|最后|你好|您好|，|,)*"
+    r"(?:$|记|牢记|注意|知道|我(?!.{0,8}(?:朋友|老板|同事|老师|妈|爸|妻|丈夫))|我们|咱|本人|以后|今后|从现在|从今|关于[我咱])",
+    re.IGNORECASE,
+)
+
+
+def _leads_elsewhere(line: str) -> bool:
+    """Whether a line ends with a colon and what follows it may be somebody else's: all that is not plainly his own."""
+    end = _COLON.search(line)
+    if not end:
+        return False
+    head = fold(line[: end.start()]).strip()
+    return bool(head) and (bool(_THEIRS.search(head)) or not _OWN_HEAD.search(head))
+
 
 def own_words(text: str) -> str:
     """The text without what somebody else wrote. What goes leaves a mark, so that no sentence closes over it."""
@@ -114,7 +145,7 @@ def own_words(text: str) -> str:
         found = _INLINE_MATERIAL.search(fold(line))
         if found and line[found.end() :].strip():
             break
-        if _MATERIAL.search(fold(line)):
+        if _MATERIAL.search(fold(line)) or _leads_elsewhere(line):
             break
         theirs = line.lstrip().startswith((">", "＞", "|")) or _CODE_LINE.search(line)
         lines.append(GAP if theirs else _INLINE_CODE.sub(_short_code, line))

@@ -158,7 +158,7 @@ _COMING = re.compile(
 )
 _FACT = re.compile(
     rf"^(?:我|我们|本人|俺|咱们?){_VERY}*(?:"
-    r"叫(?!你|他|她|它|不|什|车|外卖|做这)|姓|名叫|的(?:大名|全名)|(?<![还就只总老可倒])是(?!说|指|想|问|不是|否|这"
+    r"改?叫(?!你|他|她|它|不|什|车|外卖|做这)|改名(?:叫|为|成)|姓|名叫|的(?:大名|全名)|(?<![还就只总老可倒])是(?!说|指|想|问|不是|否|这"
     r"|那|觉得|要|来|在说"
     r"|认真|真的|为了|因为|用|你)|不是(?!说|这|那|很|要|想|问|为)|属(?:于)?[鼠牛虎兔龙蛇马羊猴鸡狗猪]|来自|"
     r"(?:现在|目前|今年|已经|刚|快|刚满|才|都|马上)*(?:[一二三四五六七八九十百\d]{1,4}多?岁)"
@@ -244,12 +244,18 @@ def is_supposed_chinese(sentence: str) -> bool:
     return bool(_HYPOTHETICAL.search(_LEAD.sub("", sentence.strip())))
 
 
+_LASTING = re.compile(
+    r"^(我们?|本人|俺|咱们?)(?:现在|如今|目前)(?:已经)?(?=住(?!院)|定居|租住|居住|改?叫(?!你|他|她|它|不|什|车|外卖|做这)"
+    r"|改名|姓|在.{1,25}(?:工作|上班|任职|就职|当兵|读书|上学|上大学|任教|实习|生活|定居|留学))"
+)
+"""What holds now and will tomorrow: 我现在住在北京 tells more than 我现在在忙."""
 _UNSURE = re.compile("应该|可能|也许|大概会|估计|好像|似乎|担心|顾虑|困惑|纠结|感觉|看来|貌似")
 
 
 def _statement(told: str) -> tuple[FactKind, float] | None:
     if _UNSURE.search(told):
         return None
+    told = _LASTING.sub(r"\1", told)
     told = re.sub(
         rf"^((?:{_TIME.pattern})[,，]?(?:的时候)?)(?=我)(.*)$", r"\2（\1）", told
     )  # "明天我去…" as "我去…（明天）"

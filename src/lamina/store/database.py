@@ -20,6 +20,9 @@ Steps = Generator[Statement, list[Row], T]
 Make = Callable[[], Generator[Statement, list[Row], T]]
 """Makes the generator of a transaction; called once for each attempt."""
 
+MAX_NAME, MAX_KEY, MAX_TITLE = 200, 500, 200
+"""Characters of an owner, an id, a name or a caller's key; of a job's key, which holds others; and of a title.
+PostgreSQL cannot put much more into an index."""
 MAX_VALUES = 8_000
 """Values in one statement; PostgreSQL takes 32,767."""
 
@@ -37,6 +40,8 @@ class Dialect:
     """The condition on `message_words` that finds words, with one placeholder."""
     words: Callable[[str, Sequence[str]], str]
     """An owner and a message's words as the value of `words_value`."""
+    words_erase: str
+    """Run after words were deleted where the index would else keep them; empty where it does not."""
     match: Callable[[str, Sequence[str]], str]
     """An owner and a query's words, all of which are wanted, as the value of `words_match`."""
 
@@ -60,11 +65,13 @@ class Database(Protocol):
 def checked_owner(owner: str) -> str:
     if not isinstance(owner, str) or not owner:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise OwnerError(f"no owner given: {shown(owner)}", hint="every row belongs to somebody; name the owner")
-    return clean(owner, "the owner")
+    return clean(owner, "the owner", MAX_NAME)
 
 
-def clean(text: str, where: str) -> str:
-    """Text as both databases can keep it: whole Unicode, without U+0000."""
+def clean(text: str, where: str, most: int | None = None) -> str:
+    """Text as both databases can keep it: whole Unicode, without U+0000, and of `most` characters at most."""
+    if most is not None and len(text) > most:
+        raise MessageError(f"{where} has {len(text):,} characters: {shown(text)}", hint=f"at most {most:,}")
     if "\0" in text:
         raise MessageError(f"{where} holds U+0000 at character {text.index(chr(0))}", hint="remove it first")
     try:

@@ -9,7 +9,21 @@ from typing import Any
 
 from lamina.errors import LeaseError
 from lamina.records import Job, NewJob
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.store.database import (
+    MAX_KEY,
+    MAX_NAME,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    load,
+    marks,
+    missing,
+    new_id,
+)
 
 COLUMNS = (
     "owner, job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
@@ -17,8 +31,8 @@ COLUMNS = (
 )
 MAX_ERROR = 2_000
 MAX_DEATHS = 5
-"""Leases of a job that may run out; then it is parked, since it may be what ends its workers."""
-DIED = f"no worker came to an end with it, {MAX_DEATHS} times"
+"""Attempts after which a job whose lease ran out is parked, since it may be what ends its workers."""
+DIED = "no worker came back from it at attempt {}; earlier attempts failed or ended the same way"
 
 
 def job_of(row: Row) -> Job:
@@ -39,7 +53,7 @@ def add_jobs(owner: str, jobs: Sequence[NewJob], now: float) -> Steps[list[Job]]
         number = yield from count_on(owner, "job")
         rows = yield (
             f"INSERT INTO outbox ({COLUMNS}) VALUES ({marks(14)}) RETURNING {COLUMNS}",
-            (owner, new_id(), number, clean(job.kind, "the kind"), clean(job.key, "the key") or None,
+            (owner, new_id(), number, clean(job.kind, "the kind", MAX_NAME), clean(job.key, "the key", MAX_KEY) or None,
              dump(job.payload), "waiting", 0, job.run_after, 0.0, "", "", now, now),
         )  # fmt: skip
         stored.append(job_of(rows[0]))
@@ -74,8 +88,8 @@ def _claim(
     db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float, in_order: bool
 ) -> Steps[list[Job]]:
     yield (
-        "UPDATE outbox SET state = 'parked', error = ?, lease_until = 0, updated = ? "
-        "WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
+        "UPDATE outbox SET state = 'parked', error = REPLACE(?, '{}', CAST(attempts AS TEXT)), lease_until = 0, "
+        "updated = ? WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
         (DIED, now, now, MAX_DEATHS),
     )
     only = f"AND kind IN ({marks(len(kinds))})" if kinds else ""
@@ -176,7 +190,7 @@ class Jobs:
         depend on them.
         """
         now = self._clock()
-        clean(worker, "the worker's name")
+        clean(worker, "the worker's name", MAX_NAME)
         return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
 
     async def left(self, kinds: Sequence[str]) -> int:

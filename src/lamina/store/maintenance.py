@@ -4,12 +4,14 @@ import json
 import os
 import sqlite3
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import groupby
 from typing import Any, cast
 
-from lamina.errors import InputError, StoreError, shown
-from lamina.store.database import Clock, Database, Row, Steps, checked_owner, clean, insert, load
+from lamina.errors import InputError, LaminaError, StoreError, shown
+from lamina.store.database import Clock, Database, Row, Steps, checked_owner, insert, load, marks
 from lamina.store.rows import put_words, text_in
+from lamina.store.shapes import fault
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.words import words
 from lamina.types import text_hash
@@ -17,6 +19,7 @@ from lamina.types import text_hash
 FORMAT = 1
 PAGE = 500
 TABLES = {
+    "owner_counter": "name, value",
     "chat_session": "session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, "
     "updated, ended, parent_id, parent_seq, runtime",
     "conversation": "session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, "
@@ -34,28 +37,34 @@ TABLES = {
     "description, source, created, updated",
     "outbox": "job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
     "updated",
-    "owner_counter": "name, value",
 }
-"""The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out."""
+"""The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out.
+The counters are first: by them an owner is known, also when the rest of an import does not come."""
 COUNTER = '{"table":"owner_counter",'
 """How the line of a counter begins. An owner always has some; they are no rows of his, and nobody counts them."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
-JSON = {
-    "chat_session": ("meta", "injection", "runtime"), "conversation": ("content", "extra"),
-    "turn": ("usage", "receipt"),
-    "layer_text": ("text",), "session_summary": ("memory_ids",), "user_profile": ("value",),
-    "prompt_template": ("supported_apps",), "outbox": ("payload",),
-}  # fmt: skip
-"""The columns whose text is JSON: what cannot be read back is not taken in."""
 LATER: dict[str, dict[str, Any]] = {"chat_session": {"runtime": "{}"}, "turn": {"begun": None}}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
 DERIVED = ("memory_index", "message_words")
 
 
-def _owners() -> Steps[list[str]]:
-    rows = yield "SELECT DISTINCT owner FROM owner_counter ORDER BY owner", ()
-    return [row[0] for row in rows]
+AT_ONCE, MOST = 20_000, 32 << 20
+"""Rows, and characters of them, that are read and checked before the first of them is written."""
+
+
+def _owners(tables: Sequence[str]) -> Steps[list[str]]:
+    """From one owner to the next by the keys, however many rows each has."""
+    found: set[str] = set()
+    for table in tables:
+        rows = yield (
+            f"WITH RECURSIVE known (owner) AS (SELECT MIN(owner) FROM {table} UNION ALL SELECT (SELECT MIN(t.owner) "
+            f"FROM {table} t WHERE t.owner > known.owner) FROM known WHERE known.owner IS NOT NULL) "
+            "SELECT owner FROM known WHERE owner IS NOT NULL",
+            (),
+        )
+        found.update(row[0] for row in rows)
+    return sorted(found)
 
 
 def _gaps(owner: str) -> Steps[list[str]]:
@@ -116,6 +125,9 @@ def _line(value: dict[str, Any]) -> str:
 def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
     """What is there already stays as it is; counters only move forward."""
     added = 0
+    known = yield "SELECT 1 FROM owner_counter WHERE owner = ? LIMIT 1", (owner,)
+    if not known and all(line["table"] != "owner_counter" for line in batch):  # an older export has them at the end
+        yield from insert("owner_counter", "owner, name, value", [(owner, "activity", 0)], "ON CONFLICT DO NOTHING")
     for table, columns in TABLES.items():
         names = columns.split(", ")
         rows = [(owner, *(line[name] for name in names)) for line in batch if line["table"] == table]
@@ -166,32 +178,22 @@ def _parsed(line: str, number: int) -> dict[str, Any]:
     fields = {**LATER.get(table, {}), **fields} if isinstance(table, str) else fields
     if not isinstance(table, str) or table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(fields):
         raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
-    for name in TABLES[table].split(", "):
-        _check_value(fields[name], name in JSON.get(table, ()), f"line {number}: {name}")
+    if wrong := fault(table, {name: fields[name] for name in TABLES[table].split(", ")}):
+        raise InputError(f"line {number}: {table}: {wrong}", hint="is this a whole export?")
     return fields
 
 
-def _check_value(value: object, is_json: bool, where: str) -> None:
-    """Text that both databases keep, a number that fits, or nothing: an export has no other values."""
-    if isinstance(value, str):
-        clean(value, where)
-        known = not is_json or _is_json(value)
-    else:
-        known = not is_json and (value is None or isinstance(value, float) or _fits(value))
-    if not known:
-        raise InputError(f"{where} is {shown(value)}", hint="is this a whole export?")
-
-
-def _fits(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < 2**63
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _rows(owner: str, table: str, after: Row) -> Steps[list[Row]]:
+    """The next rows of a table by its key."""
+    names = TABLES[table].split(", ")
+    keys = names[: KEYS.get(table, 1)]
+    behind = f"AND ({', '.join(keys)}) > ({marks(len(keys))}) " if after else ""
+    return (
+        yield (
+            f"SELECT {TABLES[table]} FROM {table} WHERE owner = ? {behind}ORDER BY {', '.join(keys)} LIMIT ?",
+            (owner, *after, PAGE),
+        )
+    )
 
 
 class Maintenance:
@@ -200,7 +202,9 @@ class Maintenance:
         self._clock = clock
 
     async def owners(self) -> Sequence[str]:
-        return await self._db.system(_owners)
+        """All who have rows. PostgreSQL lets nobody look at all rows, so there the counters must tell."""
+        alone = isinstance(self._db, SqliteDatabase)
+        return await self._db.system(lambda: _owners([*TABLES, "message_words"] if alone else ["owner_counter"]))
 
     async def verify(self) -> Sequence[str]:
         """What is wrong with the store, in words; empty when all is well. Changes nothing."""
@@ -208,6 +212,9 @@ class Maintenance:
         if problems:
             return problems
         for owner in await self.owners():
+            if faults := await self._faults(owner):
+                problems += faults
+                continue
             for check in (_gaps, _wrong_texts):
                 problems += [f"{owner}: {each}" for each in await self._db.read(owner, lambda c=check, o=owner: c(o))]
             async for page in self._pages(owner):
@@ -217,6 +224,18 @@ class Maintenance:
                     if row[4] is None and row[2] != "streaming" and words(text_in(load(row[3])))
                 ]
         return problems
+
+    async def _faults(self, owner: str) -> list[str]:
+        """Rows with a value that those who read it could not use."""
+        found: list[str] = []
+        for table, columns in TABLES.items():
+            names, after = columns.split(", "), cast("Row", ())
+            while rows := await self._db.read(owner, lambda t=table, a=after: _rows(owner, t, a)):
+                after = tuple(rows[-1][: KEYS.get(table, 1)])
+                for row in rows:
+                    if wrong := fault(table, dict(zip(names, row, strict=True))):
+                        found.append(f"{owner}: {table} {'/'.join(str(key) for key in row[: len(after)])}: {wrong}")
+        return found
 
     async def _sqlite_problems(self, db: SqliteDatabase) -> list[str]:
         def look(connection: sqlite3.Connection) -> list[str]:
@@ -237,20 +256,26 @@ class Maintenance:
         if os.path.exists(path):
             raise InputError(f"{path} exists already", hint="give a new name; a backup never overwrites")
         partial = f"{path}.partial"
-        if isinstance(self._db, SqliteDatabase):
+        if isinstance(self._db, SqliteDatabase) and os.path.realpath(partial) == self._db.path:
+            raise InputError(f"{path} would be written by way of the store itself", hint="give another name")
+        try:
+            for stale in (partial, f"{partial}-journal", f"{partial}-wal", f"{partial}-shm"):
+                with suppress(FileNotFoundError):  # left by a copy that was ended
+                    os.unlink(stale)
+            if isinstance(self._db, SqliteDatabase):
+                await self._db.aside(lambda connection: _copy(connection, partial))
+            else:
+                await self._export_to(partial)
+            os.replace(partial, path)
+        except OSError as error:
+            raise _no_backup(path, error.strerror or str(error)) from error
 
-            def copy(connection: sqlite3.Connection) -> None:
-                with closing(sqlite3.connect(partial)) as target:
-                    connection.backup(target)
-
-            await self._db.aside(copy)
-        else:
-            with open(partial, "w", encoding="utf-8") as file:
-                async for line in self.export():
-                    file.write(f"{line}\n")
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(partial, path)
+    async def _export_to(self, path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            async for line in self.export():
+                file.write(f"{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     async def reindex(self, owner: str | None = None) -> int:
         """Make the message search anew from the messages; returns how many messages were read."""
@@ -260,7 +285,14 @@ class Maintenance:
             async for page in self._pages(each):
                 await self._db.write(each, lambda o=each, p=page: _index(self._db, o, p))
                 count += len(page)
+        if owner is None:
+            await self.scrub()
         return count
+
+    async def scrub(self) -> None:
+        """Make the full-text index of SQLite anew from its rows, so that nothing is left in it of what was deleted."""
+        if isinstance(self._db, SqliteDatabase):
+            await self._db.system(_rebuild)
 
     async def _pages(self, owner: str) -> AsyncIterator[list[Row]]:
         after: tuple[str, int] = ("", 0)
@@ -276,10 +308,23 @@ class Maintenance:
                 yield line
 
     async def import_(self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None) -> int:
-        """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many."""
-        owners: set[str] = set()
-        batch: list[dict[str, Any]] = []
-        added = number = 0
+        """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
+
+        All is checked before anything is written, of a large export each part; an owner's rows of a part are one
+        transaction. What fails says what was kept.
+        """
+        kept: dict[str, int] = {}
+        try:
+            await self._import(lines, owner, kept)
+        except LaminaError as error:
+            raise _cut_off(error, kept) from error
+        for each in sorted(kept):
+            await self.reindex(each)
+        return sum(kept.values())
+
+    async def _import(self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, kept: dict[str, int]) -> None:
+        part: list[dict[str, Any]] = []
+        number = size = 0
         async for line in _each(lines):
             number += 1
             if number == 1:
@@ -287,23 +332,54 @@ class Maintenance:
                 continue
             row = _parsed(line, number)
             row["owner"] = checked_owner(owner or row["owner"])
-            if batch and (len(batch) >= PAGE or batch[0]["owner"] != row["owner"]):
-                added += await self._store(batch)
-                batch = []
-            batch.append(row)
-            owners.add(row["owner"])
-        added += await self._store(batch) if batch else 0
-        for each in sorted(owners):
-            await self.reindex(each)
-        return added
+            part.append(row)
+            size += len(line)
+            if len(part) >= AT_ONCE or size >= MOST:
+                await self._store(part, kept)
+                part, size = [], 0
+        await self._store(part, kept)
 
-    async def _store(self, batch: list[dict[str, Any]]) -> int:
-        owner: str = batch[0]["owner"]
-        return await self._db.write(owner, lambda: _import(owner, batch))
+    async def _store(self, part: list[dict[str, Any]], kept: dict[str, int]) -> None:
+        for owner, rows in groupby(part, key=lambda row: str(row["owner"])):
+            batch = list(rows)
+            added = await self._db.write(owner, lambda o=owner, b=batch: _import(o, b))
+            kept[owner] = kept.get(owner, 0) + added
+
+
+def _cut_off(error: LaminaError, kept: dict[str, int]) -> LaminaError:
+    rows = ", ".join(f"{count:,} of {shown(owner)}" for owner, count in kept.items() if count)
+    if not rows:
+        return type(error)(f"{error.message}; nothing was added", hint=error.hint)
+    return type(error)(
+        f"{error.message}; {sum(kept.values()):,} rows before it were added and stay: {rows}",
+        hint="mend that and import the whole file again: rows that are there already are left as they are",
+    )
+
+
+def _copy(connection: sqlite3.Connection, target: str) -> None:
+    """The target is fresh and empty, so damage that is met can only be that of the store; all else is the target's."""
+    try:
+        with closing(sqlite3.connect(target)) as copy:
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+        raise _no_backup(target.removesuffix(".partial"), str(error)) from error
+
+
+def _no_backup(path: str, why: str) -> StoreError:
+    return StoreError(
+        f"the backup {path} cannot be written: {why}",
+        hint="check its folder, its rights and the space there; the store goes on as before",
+    )
 
 
 def _fts_check() -> Steps[None]:
     yield "INSERT INTO message_fts (message_fts) VALUES ('integrity-check')", ()
+
+
+def _rebuild() -> Steps[None]:
+    yield "INSERT INTO message_fts (message_fts) VALUES ('rebuild')", ()
 
 
 def _check_header(line: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lamina.errors import MessageError, shown
-from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory
+from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
 from lamina.store.database import (
+    MAX_NAME,
     Clock,
     Database,
     Row,
@@ -45,6 +46,8 @@ def _checked(memory: NewMemory) -> NewMemory:
     if not clean(memory.text, "a memory").strip():
         raise MessageError("a memory has no text", hint="leave it out")
     clean(memory.context, "a memory's context")
+    for name in ("kind", "session_id", "turn_id"):
+        clean(getattr(memory, name), f"a memory's {name}", MAX_NAME)
     _check_importance(memory.importance)
     return memory
 
@@ -76,15 +79,25 @@ def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[li
                 mark,
             )  # fmt: skip
             fresh.append(known[mark])
-    names = COLUMNS.split(", ")
-    values = [[int(v) if isinstance(v := getattr(made, name), bool) else v for name in names] for made in fresh]
-    yield from insert("atomic_memory", COLUMNS, values)
+    yield from insert("atomic_memory", COLUMNS, [_values(made) for made in fresh])
     return [known[mark] for mark in hashes]
 
 
+def _moved(owner: str, as_of: int) -> Steps[bool]:
+    """Whether a memory became active or changed since; the counter's row is held from here on."""
+    yield from count_on(owner, "change", 0)
+    rows = yield (
+        "SELECT 1 FROM atomic_memory WHERE owner = ? AND change > ? AND state = 'active' LIMIT 1",
+        (owner, as_of),
+    )
+    return bool(rows)
+
+
 def _add(
-    owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], now: float
+    owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], as_of: int | None, now: float
 ) -> Steps[list[Memory]]:
+    if memories and as_of is not None and (yield from _moved(owner, as_of)):
+        return []
     if done is not None:
         yield from complete_job(done, now)
     made = (yield from _new_rows(owner, memories, now)) if memories else []
@@ -110,10 +123,13 @@ def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -
 
 
 def _replace(owner: str, old_id: str, new: Memory, now: float) -> Steps[Memory]:
-    """The older fact stays on record, and its pin goes over to the one that takes its place."""
+    """The older fact stays on record, and its pin goes over to the one that takes its place. The newer one counts even
+    where the older was forgotten in the meantime."""
     if old_id == new.memory_id:
         return new
     old = yield from _one(owner, old_id)
+    if old.state == "forgotten":
+        return new
     values = {"state": "superseded", "superseded_by": new.memory_id, "pinned": 0}
     yield from _change(owner, old_id, values, now)
     if old.state == "active" and old.pinned and not new.pinned:
@@ -172,6 +188,14 @@ def _list(
 
 def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> Steps[Memory]:
     memory = yield from _change(owner, memory_id, values, now)
+    if memory.state == "active" and "text_hash" in values:
+        rows = yield (
+            "SELECT memory_id FROM atomic_memory WHERE owner = ? AND state = 'active' AND text_hash = ? "
+            "AND memory_id <> ?",
+            (owner, memory.text_hash, memory_id),
+        )
+        if rows:
+            raise MessageError(f"memory {shown(rows[0][0])} says this already", hint="forget one of the two")
     if "text" in values or "context" in values:
         yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
     return memory
@@ -183,8 +207,47 @@ def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Mem
     return (yield from _replace(owner, old_id, memory, now))
 
 
-def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None, now: float) -> Steps[list[str]]:
+def _mark_places(owner: str, places: Sequence[Place], now: float) -> Steps[None]:
+    """Other places where a forgotten fact was said: a row without words keeps each, and no later summary tells it."""
+    gone = set((yield from _forgotten_turns(owner)))
+    seen: set[tuple[str, int]] = set()
+    for session_id in dict.fromkeys(place.session_id for place in places if not place.turn_id):
+        rows = yield (
+            "SELECT seq FROM atomic_memory WHERE owner = ? AND session_id = ? AND state = 'forgotten'",
+            (owner, session_id),
+        )
+        seen |= {(session_id, int(row[0])) for row in rows}
+    turns = {place.turn_id: place for place in places if place.turn_id and place.turn_id not in gone}
+    fresh = [*turns.values(), *(p for p in places if not p.turn_id and (p.session_id, p.seq) not in seen)]
+    if not fresh:
+        return
+    last = yield from count_on(owner, "change", len(fresh))
+    made = [
+        Memory(
+            owner, new_id(), number, "", "", "fact", "user", 0.0, False, "forgotten", "", place.session_id,
+            place.turn_id, place.seq, None, now, now, "",
+        )
+        for number, place in enumerate(fresh, last - len(fresh) + 1)
+    ]  # fmt: skip
+    yield from insert("atomic_memory", COLUMNS, [_values(each) for each in made])
+
+
+def _values(memory: Memory) -> list[Any]:
+    found = [getattr(memory, name) for name in COLUMNS.split(", ")]
+    return [int(value) if isinstance(value, bool) else value for value in found]
+
+
+def _forget(
+    owner: str, ids: Sequence[str], places: Sequence[Place], told: Sequence[str],
+    then: Callable[[str], NewJob] | None, now: float,
+) -> Steps[list[str]]:  # fmt: skip
     sessions: set[str] = set()
+    for session_id, seq in [*((place.session_id, place.seq) for place in places), *((name, 0) for name in told)]:
+        rows = yield (
+            "DELETE FROM session_summary WHERE owner = ? AND session_id = ? AND upto_seq >= ? RETURNING session_id",
+            (owner, session_id, seq),
+        )
+        sessions.update(row[0] for row in rows)
     for name in dict.fromkeys(ids):
         memory = yield from _one(owner, name)
         if memory.state == "forgotten":
@@ -199,6 +262,7 @@ def _forget(owner: str, ids: Sequence[str], then: Callable[[str], NewJob] | None
             (owner, like(dump(name)), memory.session_id, memory.seq, owner, memory.turn_id),
         )
         sessions.update(row[0] for row in rows)
+    yield from _mark_places(owner, places, now)
     yield from add_jobs(owner, [then(name) for name in sorted(sessions)] if then else [], now)
     return sorted(sessions)
 
@@ -311,15 +375,18 @@ class Memories:
         self._clock = clock
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = ()
-    ) -> Sequence[Memory]:
+        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        as_of: int | None = None,
+    ) -> Sequence[Memory]:  # fmt: skip
         """Keep facts, and complete the job they come from in the same transaction.
 
-        A text that is active already is not kept twice: the one that is there comes back.
+        A text that is active already is not kept twice: the one that is there comes back. `as_of` is the change number
+        at which they were compared with what is known: where a memory is newer than that, nothing is done and nothing
+        comes back, and the caller compares again.
         """
         now = self._clock()
         checked = [_checked(memory) for memory in memories]
-        return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, now))
+        return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, as_of, now))
 
     async def get(self, owner: str, memory_id: str) -> Memory:
         return await self._db.read(owner, lambda: _one(owner, memory_id))
@@ -359,14 +426,16 @@ class Memories:
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
     async def forget(
-        self, owner: str, ids: Sequence[str], *, then: Callable[[str], NewJob] | None = None
-    ) -> Sequence[str]:
+        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        then: Callable[[str], NewJob] | None = None,
+    ) -> Sequence[str]:  # fmt: skip
         """Erase facts from memories, index and the summaries made of them.
 
-        Returns the sessions whose summary went. `then` names the job for each of them, which is stored with it.
+        `places` is where else they were said, `told` the sessions whose summary tells them. Returns the sessions whose
+        summary went. `then` names the job for each of them, which is stored with it.
         """
         now = self._clock()
-        return await self._db.write(owner, lambda: _forget(owner, ids, then, now))
+        return await self._db.write(owner, lambda: _forget(owner, ids, places, told, then, now))
 
     async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]:
         """What changed after a change number, in order; forgotten ones are among them, without text."""

@@ -52,6 +52,7 @@ DIALECT = Dialect(
     words_value="CAST(CAST(? AS text) AS tsvector)",
     words_match="words @@ CAST(CAST(? AS text) AS tsquery)",
     words=_lexemes,
+    words_erase="",
     match=_match,
 )
 
@@ -214,13 +215,18 @@ async def _check_role(connection: Any, place: str) -> None:
         )
 
 
-async def _migrate(connection: Any, clock: Clock, upto: int | None) -> int:
+async def _migrate(connection: Any, place: str, clock: Clock, upto: int | None) -> int:
     """Bring the tables up to date, in one transaction; whoever starts at the same moment waits."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         known = await connection.fetchval("SELECT to_regclass('schema_version')")
+        ours = await connection.fetchval("SELECT to_regclass('owner_counter')")
         if known is None:
             await connection.execute(VERSION_TABLE)
+        elif ours is None:
+            raise StoreError(
+                f"the database at {place} has a schema_version of another program", hint="give lamina one of its own"
+            )
         version = int(await connection.fetchval("SELECT COALESCE(MAX(version), 0) FROM schema_version"))
         for migration in pending("postgres", version, upto):
             await connection.execute(migration.sql)
@@ -244,7 +250,7 @@ async def open_postgres(url: str, clock: Clock, upto: int | None = None) -> tupl
     try:
         async with pool.acquire() as connection:
             await _check_role(connection, place)
-            before = await _migrate(connection, clock, upto)
+            before = await _migrate(connection, place, clock, upto)
     except asyncpg.PostgresError as error:
         pool.terminate()
         raise StoreError(f"PostgreSQL at {place} refused to make the tables: {error}", hint="check the role's rights"

@@ -9,6 +9,8 @@ from lamina.errors import StoreError
 VERSION_TABLE = (
     "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
 )
+FIRST_TABLES = ("schema_version", "chat_session", "conversation", "turn", "atomic_memory", "outbox", "owner_counter")
+"""Tables that every store of ours has, of whatever version: by them it is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.errors import MessageError, shown
 from lamina.records import Found, Session
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, marks, missing, new_id
+from lamina.store.database import (
+    MAX_NAME,
+    MAX_TITLE,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    load,
+    marks,
+    missing,
+    new_id,
+)
 from lamina.store.rows import MESSAGE, message_of
 from lamina.store.words import query_words, snippet
 
@@ -14,8 +27,6 @@ COLUMNS = (
     "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "
     "ended, parent_id, parent_seq, runtime"
 )
-MAX_TITLE = 200
-"""Characters of a title."""
 WIDTH = COLUMNS.count(",") + 1
 
 
@@ -121,7 +132,7 @@ def _branch(db: Database, owner: str, session_id: str, seq: int, title: str | No
     return made
 
 
-def _delete(owner: str, session_id: str) -> Steps[None]:
+def _delete(db: Database, owner: str, session_id: str) -> Steps[None]:
     here = (owner, session_id)
     yield from get_session(owner, session_id)
     turns = "(SELECT turn_id FROM turn WHERE owner = ? AND session_id = ?)"
@@ -136,14 +147,8 @@ def _delete(owner: str, session_id: str) -> Steps[None]:
         )
     for table in ("turn", "message_words", "conversation", "session_summary", "chat_session"):
         yield f"DELETE FROM {table} WHERE owner = ? AND session_id = ?", here
-
-
-def _title(text: str) -> str:
-    if len(text) > MAX_TITLE:
-        raise MessageError(
-            f"a title of {len(text):,} characters is too long: {shown(text)}", hint=f"at most {MAX_TITLE} characters"
-        )
-    return clean(text, "the title")
+    if db.dialect.words_erase:
+        yield db.dialect.words_erase, ()
 
 
 class Sessions:
@@ -158,10 +163,11 @@ class Sessions:
         """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
-            owner=owner, session_id=clean(session_id, "the session's id") or new_id(), title=_title(title),
-            scenario=clean(scenario, "the scenario"), app=clean(app, "the app"), mode=clean(mode, "the mode"),
-            skill=clean(skill, "the skill"), meta=meta or {}, injection={}, last_seq=0, activity=0, created=now,
-            updated=now,
+            owner=owner, session_id=clean(session_id, "the session's id", MAX_NAME) or new_id(),
+            title=clean(title, "the title", MAX_TITLE), scenario=clean(scenario, "the scenario", MAX_NAME),
+            app=clean(app, "the app", MAX_NAME), mode=clean(mode, "the mode", MAX_NAME),
+            skill=clean(skill, "the skill", MAX_NAME), meta=meta or {}, injection={}, last_seq=0, activity=0,
+            created=now, updated=now,
         )  # fmt: skip
         return await self._db.write(owner, lambda: _new(session))
 
@@ -185,14 +191,11 @@ class Sessions:
         """Change what is given, leave the rest."""
         now = self._clock()
         given = (("meta", meta), ("injection", injection))
-        texts = {
-            "title": title if title is None else _title(title),
-            "scenario": scenario,
-            "app": app,
-            "mode": mode,
-            "skill": skill,
+        texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
+        most = {"title": MAX_TITLE}
+        changes: dict[str, Any] = {
+            n: clean(text, f"the {n}", most.get(n, MAX_NAME)) for n, text in texts.items() if text is not None
         }
-        changes: dict[str, Any] = {n: clean(text, f"the {n}") for n, text in texts.items() if text is not None}
         changes |= {n: dump(value) for n, value in given if value is not None}
         if ended is not None:
             changes["ended"] = now if ended else None
@@ -201,9 +204,9 @@ class Sessions:
     async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
         """A new session with the messages up to `seq`; the old one stays as it is."""
         now = self._clock()
-        title = None if title is None else _title(title)
+        clean(title or "", "the title", MAX_TITLE)
         return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, now))
 
     async def delete(self, owner: str, session_id: str) -> None:
         """The session with its messages, turns, summary and stored layer texts. Memories stay."""
-        await self._db.write(owner, lambda: _delete(owner, session_id))
+        await self._db.write(owner, lambda: _delete(self._db, owner, session_id))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from lamina.errors import LaminaError, StoreBusyError, StoreError
 from lamina.store.database import Clock, Dialect, Make, checked_owner
 from lamina.store.lock import OwnerLock
-from lamina.store.schema import VERSION_TABLE, pending
+from lamina.store.schema import FIRST_TABLES, VERSION_TABLE, pending
 
 T = TypeVar("T")
 
@@ -45,12 +45,17 @@ def _match(owner: str, wanted: Sequence[str]) -> str:
     return " AND ".join(f'"{_mark(owner)}{word}"' for word in wanted) + " *"
 
 
+ERASES = sqlite3.sqlite_version_info >= (3, 42)
+"""Whether SQLite itself takes deleted words out of a full-text index. An older one only marks them as deleted, until
+its parts are merged into one."""
+
 DIALECT = Dialect(
     name="sqlite",
     skip_locked="",
     words_value="?",
     words_match="id IN (SELECT rowid FROM message_fts WHERE message_fts MATCH ?)",
     words=_words,
+    words_erase="" if ERASES else "INSERT INTO message_fts (message_fts) VALUES ('optimize')",
     match=_match,
 )
 
@@ -125,7 +130,7 @@ class SqliteDatabase:
         try:
             before = await started
         except StoreError:
-            self._threads[0].join()
+            await asyncio.to_thread(self._threads[0].join)
             self._lock.release(remove=self._lock.is_new)  # where no store could be opened, no trace is left
             self._closed = True
             raise
@@ -174,6 +179,7 @@ class SqliteDatabase:
         connection = sqlite3.connect(self.path, isolation_level=None, cached_statements=512, check_same_thread=False)
         connection.execute(f"PRAGMA busy_timeout = {self.patience}")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA cache_size = -16000")
         return connection
 
@@ -183,19 +189,30 @@ class SqliteDatabase:
         self, clock: Clock, upto: int | None, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[int]"
     ) -> None:
         connection: sqlite3.Connection | None = None
+        failure: Exception = StoreError("the writer could not be started", hint="please report it")
+        version = -1
         try:
             connection = self._connect()
+            self._check_ours(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             version = _migrate(connection, clock, upto)
-        except (sqlite3.Error, StoreError) as error:
-            failure = self._refusal(error) if isinstance(error, sqlite3.Error) else error
-            if connection is not None:
-                connection.close()
-            loop.call_soon_threadsafe(started.set_exception, failure)
+        except sqlite3.Error as error:
+            failure = self._refusal(error)
+        except StoreError as error:
+            failure = error
+        except FAILURES as error:
+            failure = StoreError(f"the store {self.path} cannot be opened: {error}", hint="is it one of lamina's?")
+        finally:  # whatever happened here, nobody must wait for it for ever
+            if version < 0:
+                if connection is not None:
+                    connection.close()
+                loop.call_soon_threadsafe(started.set_exception, failure)
+            else:
+                loop.call_soon_threadsafe(started.set_result, version)
+        if version < 0 or connection is None:
             return
-        loop.call_soon_threadsafe(started.set_result, version)
         limit = WAL_SIZE
         try:
             while (group := self._next_group()) is not None:
@@ -209,6 +226,11 @@ class SqliteDatabase:
             ):  # what stays in the WAL is durable there, and read at the next start
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
+
+    def _check_ours(self, connection: sqlite3.Connection) -> None:
+        """Before anything is written, were it only the kind of the journal: a store of ours, or a new file?"""
+        if not _is_ours(connection):
+            raise StoreError(f"{self.path} is not a store, but a database of another program", hint=NO_STORE)
 
     def _refusal(self, error: sqlite3.Error) -> StoreError:
         """Why it cannot be opened. What is no database may be a store whose beginning was overwritten, but only where
@@ -375,21 +397,54 @@ RECOVERY = (
 )
 
 
+APPLICATION = 0x6C616D69
+"""In the header of each of our files, for those who ask whose it is."""
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    if not names:
+        return application in (0, APPLICATION)
+    known = application == APPLICATION or set(FIRST_TABLES) <= names
+    return known and ("schema_version" not in names or _counts_versions(connection))
+
+
+def _counts_versions(connection: sqlite3.Connection) -> bool:
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(schema_version)")]
+    if columns != ["version", "name", "applied"]:
+        return False
+    return all(row[0] == "integer" for row in connection.execute("SELECT typeof(version) FROM schema_version"))
+
+
 def _migrate(connection: sqlite3.Connection, clock: Clock, upto: int | None) -> int:
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(VERSION_TABLE)
         version = int(connection.execute("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetchone()[0])
-        for migration in pending("sqlite", version, upto):
+        needed = pending("sqlite", version, upto)
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        for migration in needed:
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             row = (migration.version, migration.name, clock())
             connection.execute("INSERT INTO schema_version (version, name, applied) VALUES (?, ?, ?)", row)
+        if ERASES:
+            _erase_words(connection)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     return version
+
+
+def _erase_words(connection: sqlite3.Connection) -> None:
+    """From now on, what is deleted leaves the index for good."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'message_fts_config'").fetchone() and not (
+        connection.execute("SELECT 1 FROM message_fts_config WHERE k = 'secure-delete' AND v = 1").fetchone()
+    ):
+        connection.execute("INSERT INTO message_fts (message_fts, rank) VALUES ('secure-delete', 1)")
 
 
 def _statements(script: str) -> list[str]:

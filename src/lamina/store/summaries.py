@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.records import Job, Summary
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, load, missing
+from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, count_on, dump, load, missing
 from lamina.store.jobs import complete_job
 from lamina.store.sessions import get_session
 
@@ -109,7 +109,7 @@ def _set(owner: str, values: Mapping[str, Any], now: float) -> Steps[None]:
         yield (
             "INSERT INTO user_profile (owner, name, value, updated) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (owner, name) DO UPDATE SET value = excluded.value, updated = excluded.updated",
-            (owner, clean(name, "the name"), dump(value), now),
+            (owner, clean(name, "the name", MAX_NAME), dump(value), now),
         )
 
 

@@ -5,7 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 from lamina.records import Template
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
+from lamina.store.database import (
+    MAX_NAME,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    insert,
+    load,
+    missing,
+    new_id,
+)
 
 COLUMNS = (
     "template_id, name, content, scenario, is_skill, supported_apps, enabled, priority, sort, description, source, "
@@ -80,7 +93,9 @@ class Templates:
         """Keep several, all or none."""
         now = self._clock()
         for template in templates:
-            for name in ("template_id", "name", "content", "scenario", "description", "source"):
+            for name in ("template_id", "name", "scenario"):
+                clean(getattr(template, name), f"the template's {name}", MAX_NAME)
+            for name in ("content", "description", "source"):
                 clean(getattr(template, name), f"the template's {name}")
         kept = [replace(t, template_id=t.template_id or new_id(), created=now, updated=now) for t in templates]
         return await self._db.write(owner, lambda: _put_all(owner, kept))

@@ -9,7 +9,20 @@ from typing import Any
 
 from lamina.errors import LeaseError, MessageError, shown
 from lamina.records import FinalState, NewJob, TurnRecord
-from lamina.store.database import Clock, Database, Row, Steps, clean, count_on, dump, insert, load, missing, new_id
+from lamina.store.database import (
+    MAX_NAME,
+    Clock,
+    Database,
+    Row,
+    Steps,
+    clean,
+    count_on,
+    dump,
+    insert,
+    load,
+    missing,
+    new_id,
+)
 from lamina.store.jobs import add_jobs
 from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
 from lamina.types import AnyMessage, text_hash
@@ -245,7 +258,7 @@ class Turns:
     ) -> TurnRecord:
         """Store the question and a place for the answer. The same key again gives the same turn, `repeated`."""
         now = self._clock()
-        clean(key, "the key")
+        clean(key, "the key", MAX_NAME)
         parts(message)
         return await self._db.write(
             owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens)

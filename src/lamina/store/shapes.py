@@ -1,0 +1,120 @@
+"""What a value of each column must be, so that everything that reads it can: for rows that come from elsewhere.
+
+A table's own rules say less (JSON is text to it, and any number is a time). Nothing here reads or writes a store.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lamina.errors import LaminaError, shown
+from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, clean
+from lamina.store.rows import parts
+
+FIRST_TIME, LAST_TIME = -62_135_596_800, 253_402_300_799
+"""The seconds of a calendar, from the year 1 to 9999."""
+MOST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    says: str
+    holds: Callable[[Any], bool]
+
+
+def _json(text: object) -> Any:
+    """The value of a JSON text; `...` stands for a text that is none."""
+    try:
+        return json.loads(text) if isinstance(text, str) else ...
+    except (ValueError, RecursionError):
+        return ...
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[object]", value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
+
+
+def _one_of(*names: str) -> Shape:
+    return Shape(f"one of {', '.join(names)}", lambda value: value in names)
+
+
+def _text(most: int) -> Shape:
+    return Shape(f"text of at most {most:,} characters", lambda value: isinstance(value, str) and len(value) <= most)
+
+
+TEXT = Shape("text", lambda value: isinstance(value, str))
+OBJECT = Shape("an object as JSON", lambda value: isinstance(_json(value), dict))
+TEXTS = Shape("a list of texts as JSON", lambda value: _texts(_json(value)))
+JSON_TEXT = Shape("a text as JSON", lambda value: isinstance(_json(value), str))
+JSON = Shape("JSON", lambda value: _json(value) is not ...)
+TIME = Shape("a time of the calendar", lambda value: _is_number(value) and FIRST_TIME <= value <= LAST_TIME)
+NUMBER = Shape("a number", _is_number)
+COUNT = Shape("a whole number from 0 on", _whole)
+WHOLE = Shape("a whole number", lambda value: _whole(value, 1 - MOST))
+FLAG = Shape("0 or 1", lambda value: _whole(value) and value in (0, 1))
+SHARE = Shape("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
+
+ANYWHERE = {
+    **dict.fromkeys(("meta", "injection", "runtime", "usage", "receipt", "payload", "extra"), OBJECT),
+    **dict.fromkeys(("memory_ids", "supported_apps"), TEXTS),
+    **dict.fromkeys(("created", "updated", "ended", "finished", "begun", "happened"), TIME),
+    **dict.fromkeys(("lease_until", "run_after"), NUMBER),
+    **dict.fromkeys(
+        ("last_seq", "activity", "parent_seq", "seq", "collected", "tokens", "user_seq", "answer_seq", "n", "change",
+         "version", "number", "upto_seq", "attempts"), COUNT,
+    ),
+    **dict.fromkeys(("priority", "sort"), WHOLE),
+    **dict.fromkeys(("is_collected", "pinned", "is_skill", "enabled"), FLAG),
+    **dict.fromkeys(
+        ("session_id", "parent_id", "message_id", "turn_id", "user_message_id", "answer_message_id", "memory_id",
+         "superseded_by", "template_id", "job_id", "hash", "scenario", "app", "mode", "skill", "kind", "worker", "key",
+         "name"), _text(MAX_NAME),
+    ),
+    "title": _text(MAX_TITLE),
+    "importance": SHARE,
+    "content": JSON,
+}  # fmt: skip
+ANSWERED = _one_of("streaming", "complete", "interrupted", "failed")
+PLACES = {
+    ("conversation", "state"): ANSWERED,
+    ("turn", "state"): ANSWERED,
+    ("chunk", "text"): JSON_TEXT,
+    ("layer_text", "text"): JSON_TEXT,
+    ("atomic_memory", "state"): _one_of("active", "superseded", "forgotten"),
+    ("user_profile", "value"): JSON,
+    ("prompt_template", "content"): TEXT,
+    ("outbox", "key"): _text(MAX_KEY),
+    ("outbox", "state"): _one_of("waiting", "leased", "done", "parked"),
+    ("owner_counter", "value"): COUNT,
+}
+NULL = ("ended", "finished", "begun", "happened", "key")
+"""Columns that may be empty."""
+
+
+def fault(table: str, row: Mapping[str, Any]) -> str:
+    """What is wrong with a row, beginning with the column; empty when nothing is."""
+    for name, value in row.items():
+        shape = PLACES.get((table, name)) or ANYWHERE.get(name, TEXT)
+        if not (value is None and name in NULL) and not shape.holds(value):
+            return f"{name} is {shown(value)}, not {shape.says}"
+        if isinstance(value, str):
+            try:
+                clean(value, name)
+            except LaminaError as error:
+                return error.message
+    if table == "conversation":
+        try:
+            parts({**_json(row["extra"]), "role": row["role"], "content": _json(row["content"])})
+        except LaminaError as error:
+            return f"content, role or extra cannot be used: {error.message}"
+    return ""
