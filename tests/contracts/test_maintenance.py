@@ -186,7 +186,7 @@ async def test_verify_reports_rows_that_nobody_could_read(where: str, postgres: 
 
 async def test_names_that_are_too_long_are_refused_in_the_same_words_by_both_stores(store: Store) -> None:
     long, just = "n" * 201, "名" * 200
-    session = (await store.sessions.new(just, session_id=just, title="t" * 2_000, scenario=just)).session_id
+    session = (await store.sessions.new(just, session_id=just, title="t" * 200, scenario=just)).session_id
     message = {"role": "user", "content": "hi"}
     tries: dict[str, Callable[[], Awaitable[object]]] = {
         "the owner": lambda: store.sessions.list(long),

@@ -158,7 +158,7 @@ class App:
         where = str(store) or settings.store
         if "://" not in where and not str(store) and "store" not in settings.origin:
             try:
-                Path(where).parent.mkdir(parents=True, exist_ok=True)
+                Path(where).parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # chats are for nobody else
             except OSError as error:
                 raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
         async with offered(settings) as shipped, open_store(where, clock=clock) as opened:
