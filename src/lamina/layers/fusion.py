@@ -41,8 +41,8 @@ NEAR_DAYS, NEAR_SHARE = 3, 0.6
 """A row some days beside the day asked for may still be about it: people write things down later."""
 FLOOR, FLOOR_SHARE, WORDS_ALONE = -8.08, 0.15, 2.92
 """Below FLOOR (see `is_sure`) nothing is found; below FLOOR_SHARE of the best score a row is not."""
-FEW = 45
-"""Fewer rows count as so many: among them the floor is lowest. Higher, and with seven rows true questions fall."""
+FEW = 20
+"""So few rows are hardly lucky: among them the floor is low."""
 MUCH, CLOSE = 0.5, 0.6
 """A row with that much of the question's words, or a vector that close, is sure by itself."""
 _GOING = re.compile(
