@@ -24,7 +24,7 @@ from tests.faults.attacks import ATTACKS, BLOCKED, LINES, NOT_BLOCKED
 from tests.layers.ordinary import ORDINARY
 
 SOAK = int(os.environ.get("SOAK", "1"))
-ROOT = Path(__file__).parent  # a folder that is there; nothing in it is run
+ROOT = Path("/nonexistent/project")  # the corpus is about the words; what lies on the disk: test_gate_scenes.py
 Gate = Callable[[str], str]
 """A command in, a verdict out."""
 
@@ -295,7 +295,7 @@ def workspace(folder: Path) -> Path:
     """A small project with a repository in it, a file named like an option, and a canary beside it."""
     root = folder / "project"
     (root / "sub").mkdir(parents=True)
-    (folder / "home").mkdir()
+    (folder / "home" / ".npm").mkdir(parents=True)
     for name, text in (
         ("a.txt", "one\ntwo\n"),
         ("b.txt", "three\n"),

@@ -1,4 +1,4 @@
-"""Which programs for sed, awk and jq only print. These languages can write files and run commands, so little is let through.
+"""Which programs for sed, awk and jq only print. These languages can write files, run commands and read others.
 
 Pure. What is not plainly of the few forms known here is not safe.
 """
@@ -22,13 +22,15 @@ _SED = re.compile(
 )
 _STRING = r'"(?:[^"\\\n]|\\[^\n])*"'
 _PATTERN = rf"/{_until('/', '+')}/"
-_OWN = r"(?!(?:BEGIN|END|getline|next|exit|delete|in|if|else|for|while|do|print|printf|func|function|return|length)\b)[a-z]\w*"
+_WORDS = "BEGIN|END|getline|next|exit|delete|in|if|else|for|while|do|print|printf|func|function|return|length"
+_OWN = rf"(?!(?:{_WORDS})\b)[a-z]\w*"
 """A variable of the program's own: awk's are in capitals, and its words are none."""
 _OPERAND = rf"(?:\$(?:\d+|NF)|\$\(NF-\d+\)|NR|NF|FNR|length(?:\(\$\d+\))?|\d+(?:\.\d+)?|{_STRING}|{_OWN})(?![\w(])"
 _SUM = rf"{_OPERAND}(?: *[-+*/%] *{_OPERAND})?"
 _LIST = rf"{_SUM}(?:(?: *, *| +|(?=\")|(?<=\")){_SUM})*"
 _TEST = rf"(?:!? *{_PATTERN}|{_SUM} *(?:[=!<>]=|[<>]) *{_SUM}|{_OPERAND} *!?~ *{_PATTERN}|{_OPERAND})"
-_STEP = rf"(?:print(?: +{_LIST}|(?={_STRING}|\$){_LIST})?|printf *{_STRING}(?: *, *{_LIST})?|{_OWN} *(?:\+\+|[-+]?= *{_SUM}))"
+_PRINT = rf"print(?: +{_LIST}|(?=[\"$]){_LIST})?|printf *{_STRING}(?: *, *{_LIST})?"
+_STEP = rf"(?:{_PRINT}|{_OWN} *(?:\+\+|[-+]?= *{_SUM}))"
 _RULE = rf" *(?:BEGIN|END|{_TEST}(?: *(?:&&|\|\|) *{_TEST})*)? *(?:\{{ *{_STEP}(?: *; *{_STEP})* *;? *\}})? *"
 _AWK = re.compile(rf"(?:{_RULE}(?:;|(?<=\}})|\Z))+")
 _MOST_AWK = 300

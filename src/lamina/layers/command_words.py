@@ -60,8 +60,8 @@ FD = Program(
 LS = (
     "all almost-all author escape block-size= ignore-backups color classify file-type format= full-time no-group "
     "group-directories-first human-readable si hide= hyperlink indicator-style= inode ignore= kibibytes literal "
-    "numeric-uid-gid hide-control-chars show-control-chars quote-name quoting-style= reverse recursive size sort= time= "
-    "time-style= tabsize= width= context zero directory"
+    "numeric-uid-gid hide-control-chars show-control-chars quote-name quoting-style= reverse recursive size sort= "
+    "time= time-style= tabsize= width= context zero directory"
 )
 SUMS = Program("btz", "l", long="binary text zero tag length=")
 """Without -c: what they check is named in a file."""
