@@ -870,7 +870,8 @@ find . -follow
 ls --recurs
 ls -LR
 du -L .
-du -X x
+du -X /etc/passwd
+du --exclude-from=x
 du --files0-from=x
 tree -l
 wc --files0-from=a.txt
@@ -889,6 +890,10 @@ git blame -S x a.txt
 git blame -S /etc/passwd a.txt
 git ls-files -o -i -X /etc/passwd
 git ls-files -X x
+git for-each-ref --format='%(signature)'
+git branch --list --format '%(signature:key)'
+git log -L1,5:.env
+git log -L 1,5:.env
 git var -l
 git var GIT_EDITOR
 git diff --no-index a b

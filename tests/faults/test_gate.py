@@ -352,7 +352,7 @@ def with_effect(gate: Gate, commands: list[str], folder: Path) -> tuple[list[str
 def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path) -> None:
     rng = random.Random(a_seed())
     root = tmp_path / "project"
-    made = [made_up(rng) for _ in range(1500 * SOAK)]
+    made = [made_up(rng) for _ in range(2000 * SOAK)]
     caught, ran = with_effect(lambda command: decide(command, root=root).verdict, made, tmp_path)
     print(f"{ran} of {len(made)} made-up commands were called safe and run")
     assert ran > 100

@@ -203,14 +203,17 @@ def test_T1_an_ordinary_repository_is_read_without_asking(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        "[core] bare = false", "[core]\n\tbare = true", "[core]\n\tworktree = /", "[core]\n\tbare", "[CORE]\n\tbare = false",
-        "[core]\n\tpager = x", "[core]\n\tfilemode = true ; x", "[core]\n\tfilemode = true\r", "[core]\n\tfilemode = \\\ntrue",
+        "[core] bare = false", "[core]\n\tbare = true", "[core]\n\tworktree = /", "[core]\n\tbare",
+        "[CORE]\n\tbare = false",
+        "[core]\n\tpager = x", "[core]\n\tfilemode = true ; x", "[core]\n\tfilemode = true\r",
+        "[core]\n\tfilemode = \\\ntrue",
         '[core]\n\tfilemode = "true"', '[remote "o"]\n\turl = ext::sh -c x', '[remote "o"]\n\turl = --upload-pack=x',
         '[remote "o"]\n\turl = https://me:pass@example.com/x', '[remote "o"]\n\turl = https://token@example.com/x',
         '[remote "o"]\n\tpromisor = true', '[remote "o"]\n\tuploadpack = x', '[remote "o"]\n\tvcs = x',
         '[remote "o"]\n\tproxy = x', "[user]\n\tname = a\\", "[user]\n\tname = a # b", "[include]\n\tpath = x",
         '[includeIf "gitdir:/"]\n\tpath = x', "[extensions]\n\tworktreeConfig = true", "[alias]\n\tst = !x",
-        '[url "ext::x"]\n\tinsteadOf = https://', "[gpg]\n\tprogram = x", "[log]\n\tshowSignature = true", "\x00", "; x",
+        '[url "ext::x"]\n\tinsteadOf = https://', "[gpg]\n\tprogram = x", "[log]\n\tshowSignature = true", "\x00",
+        "; x",
         '[branch "a\\"b"]\n\tremote = x', "[submodule]\n\trecurse = true", "\ufeff[core]", "[core]\x0b\n",
     ],
 )  # fmt: skip
@@ -266,7 +269,8 @@ def project(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["cat l*", "cat l?nk", "head lin[k]", "wc -l ./l*", "cat d*/o*", "grep x l*", "grep l* a.txt", "cat < l*",
+    "command", ["cat l*", "cat l?nk", "head lin[k]", "wc -l ./l*", "cat d*/o*", "grep x l*", "grep l* a.txt",
+        "cat < l*",
     "ls d*/*", "echo d*/*", "sort ./l*", "diff d1 d2", "diff -r d1 d2", "diff -rN d1 d2", "test -f l*", "git diff l*"]
 )  # fmt: skip
 def test_T1_a_link_out_of_the_workspace_is_found_behind_a_glob_or_a_comparison(command: str, tmp_path: Path) -> None:
@@ -279,7 +283,8 @@ def test_T1_a_link_out_of_the_workspace_is_found_behind_a_glob_or_a_comparison(c
 
 
 @pytest.mark.parametrize(
-    "command", ["grep -r '' .", "grep -rn x", "grep -r x src", "grep --recursive x .", "grep -d recurse x .", "rg --hidden x",
+    "command", ["grep -r '' .", "grep -rn x", "grep -r x src", "grep --recursive x .", "grep -d recurse x .",
+        "rg --hidden x",
     "rg -u x", "rg -uuu x", "rg -. x", "rg --no-ignore x src", "diff -r src d1", "cd src && grep -r x .", "git grep x",
     "grep -rn x --include='.*' .", "egrep -r x ."]
 )  # fmt: skip

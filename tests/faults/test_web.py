@@ -518,9 +518,11 @@ def coded(*pieces: str) -> list[str]:
 @pytest.mark.parametrize(
     "rest",
     [
-        f"?a={quote(SECRET[:9])}&b={quote(SECRET[9:])}", "?" + "&".join(f"k{n}={quote(c)}" for n, c in enumerate(SECRET)),
+        f"?a={quote(SECRET[:9])}&b={quote(SECRET[9:])}", "?" + "&".join(f"k{n}={quote(c)}" for n,
+        c in enumerate(SECRET)),
         f"?{quote(SECRET[:9])}=1&{quote(SECRET[9:])}=2", f"{SECRET[:5]}/{SECRET[5:9]}?c={quote(SECRET[9:])}",
-        f"?a={quote(SECRET[::-1][:9])}&b={quote(SECRET[::-1][9:])}", "?a={}&b={}".format(*coded(SECRET[:8], SECRET[8:])),
+        f"?a={quote(SECRET[::-1][:9])}&b={quote(SECRET[::-1][9:])}", "?a={}&b={}".format(*coded(SECRET[:8],
+        SECRET[8:])),
         "{}/{}".format(*coded(SECRET[:8], SECRET[8:])), coded(SECRET[::-1])[0], coded(coded(SECRET)[0])[0],
         SECRET.encode().hex()[::-1], f"{SECRET[:7].encode().hex()}/{SECRET[7:].encode().hex()}",
     ],

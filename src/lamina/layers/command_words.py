@@ -73,6 +73,8 @@ PROGRAMS: dict[str, Program] = {
     "du": Program(
         "abchklmsSxgAPr0",
         "BdtI",
+        "X",
+        free=True,
         long="all apparent-size block-size= bytes total max-depth= human-readable inodes si "
         "count-links separate-dirs summarize threshold= time time-style= exclude= one-file-system null",
     ),

@@ -13,7 +13,7 @@ from lamina.layers.command_dangers import destruction
 from lamina.layers.command_git import SUBCOMMANDS as GIT
 from lamina.layers.command_git import asks_for_effect, looks_inside
 from lamina.layers.command_options import read_call, words_of
-from lamina.layers.command_paths import Place, why_not_there
+from lamina.layers.command_paths import Place, is_secret_path, why_not_there
 from lamina.layers.command_repository import runs_programs
 from lamina.layers.command_scripts import awk_prints, awk_value, jq_reads, sed_prints
 from lamina.layers.command_trees import reaches_too_far, why_not_below
@@ -189,8 +189,11 @@ def _git(_name: str, words: Sequence[Word], place: Place) -> str:
     call = read_call(words[1:], program, place)
     if call.why:
         return call.why
-    if any("%G" in word.text for _, word in call.values):
-        return "%G starts the program that checks signatures"
+    if any("%G" in word.text or "%(signature" in word.text for _, word in call.values):
+        return "its format starts the program that checks signatures"
+    secret = next((word.text for _, word in call.values if is_secret_path(word.text)), "")
+    if secret:
+        return f"{secret[:60]} may hold secrets"
     why = asks_for_effect(subcommand, call.options, call.texts)
     if not why and subcommand == "grep":
         why = why_not_below(["."], place)
