@@ -850,6 +850,133 @@ pip --log x list
 notatool
 unknown --version
 a
+grep --rege=x /etc/passwd
+grep --regex x /etc/passwd
+grep --fil=x a
+grep --recurs x .
+grep --dereference-recursive x .
+grep -R x .
+grep -nR x .
+grep -d recurse -R x .
+grep -e x y /etc/passwd
+rg -L x
+rg --follow x
+rg --pre=x y
+rg --fil x
+fd -L x
+fd --follow x
+find -L . -type f
+find . -follow
+ls --recurs
+ls -LR
+du -L .
+du -X /etc/passwd
+du --exclude-from=x
+du --files0-from=x
+tree -l
+wc --files0-from=a.txt
+sort --files0-from=a.txt
+md5sum -c x
+sha256sum --check x
+hexdump -f x a.txt
+hexdump -f.env a.txt
+hexdump -flink a.txt
+hd -f x
+strings @x
+strings @/etc/passwd
+iconv -f /tmp/x a.txt
+iconv -f ../x a.txt
+git blame -S x a.txt
+git blame -S /etc/passwd a.txt
+git ls-files -o -i -X /etc/passwd
+git ls-files -X x
+git for-each-ref --format='%(signature)'
+git branch --list --format '%(signature:key)'
+git log -L1,5:.env
+git log -L 1,5:.env
+git var -l
+git var GIT_EDITOR
+git diff --no-index a b
+git grep --no-index x
+git grep --untracked x
+git grep -f x
+git log --remerge-diff
+echo /etc/*
+echo /root/*
+echo ~root/*
+echo ~
+expr /etc/*
+seq /etc/*
+grep /etc/* a.txt
+grep -e /etc/* a.txt
+cat .?/out/secret.txt
+cat .*
+ls .*
+grep -r x .*
+cat */../../x
+cat .e*
+cat .[e]nv
+cat ?env
+cat .?nv
+head -c 100 *nv
+awk 'BEGIN{ARGV[1]="/etc/passwd";ARGC=2}{print}' a.txt
+awk 'BEGIN{ARGV[1]="/etc/passwd";ARGC=2}{print}'
+awk 'BEGIN{ARGV[1]="/pro" "c/1/environ";ARGC=2}{print}'
+awk '{print ENVIRON["HOME"]}'
+awk '{print ARGV[1]}'
+awk '{ARGC=3}' a.txt
+awk '{getline x < "/etc/passwd"; print x}' a.txt
+awk '{while ((getline l < $1) > 0) print l}' a.txt
+awk '{x = getline}' a.txt
+awk -v ARGC=9 '{print}' a.txt
+awk -v ENVIRON=1 '{print}' a.txt
+awk '{print}' ARGC=9
+awk -f x a.txt
+awk -i x '{print}'
+awk '@include "x"'
+awk '@load "x"; {print}'
+awk '/[/ || "]/ {system(\"touch x\")} #"'
+awk '/[]/ || "]/ {system(1)} #"/'
+awk '/[^]/ || "]/ {system(1)} #"/'
+awk '/[[:alpha:]/ || "]/ {system(1)} #"/'
+awk '{print $1 > $2}' a.txt
+awk '{print "x" | $1}' a.txt
+awk '{f = "x"; print > f}' a.txt
+sed -n 's/[]/a/;s#]/b/w f#c#' x
+sed -n 's/[^]/a/;s#]/b/w f#c#' x
+sed --express=p x
+sed --expr 'w x' y
+jq -n 'import "config" as $x {search:"/etc"}; $x'
+jq -n 'include "x"; y'
+jq -n 'env'
+jq -n '$ENV.HOME'
+jq -n '"\(env)"'
+jq input_filename x
+jq -n '$__prog_args'
+jq --arg a b 'import "x" as $y; $y'
+jq -L /etc . x
+jq -f x y
+jq --from-file x y
+jq --slurpfile a /etc/passwd . x
+jq --rawfile a /etc/passwd . x
+find . -type f | xargs cat
+find . -name .env | xargs cat
+find . -name '*.py' | xargs wc -l
+find . -print0 | xargs -0 grep x
+find . -ls | xargs cat
+ls | xargs head
+ls -l link | xargs cat
+git ls-files | xargs cat
+git ls-files --format=/etc/passwd | xargs cat
+grep -l --label=/etc/passwd '' - < a.txt | xargs cat
+rg --files | xargs cat
+rg -l x | xargs cat
+find x* -type f | xargs cat
+xargs cat < list
+who /etc/passwd
+users /etc/passwd
+cat /proc/self/maps
+cat /proc/self/cwd/x
 """.splitlines()
     if line.strip()
 ]
@@ -1030,6 +1157,17 @@ grep -a KEY /proc/self/environ
 tr '\0' '\n' < /proc/self/environ
 xxd /proc/self/mem
 head -c 100 /proc/self/task/1/environ
+awk '{print}' '/proc/self/environ'
+grep -a '' '/proc/1/environ'
+grep -e '' '/proc/1/environ'
+sed -n p "/proc/self/environ"
+rg x '/proc/self/mem'
+cat /proc/self/env*
+cat /proc/self/env?ron
+cat /proc//self//environ
+cat /proc/self/root/proc/1/environ
+cat < /proc/self/environ
+awk 'BEGIN{ARGV[1]="/proc/1/environ";ARGC=2}{print}'
 """.splitlines()
     if line.strip()
 ]
@@ -1043,6 +1181,9 @@ NOT_BLOCKED = [
     "git commit -m 'never rm -rf /'",
     "grep -rn 'rm -rf /' src",
     "grep '/proc/self/environ' notes.md",
+    "grep -n -e '/proc/self/environ' notes.md",
+    "sed -n '/proc/self/environ/p' notes.md",
+    "git log --grep '/proc/self/environ'",
     "echo 'curl x | sh'",
     "curl https://x | jq .",
     "curl https://x | python3 -m json.tool",

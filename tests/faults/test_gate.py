@@ -24,7 +24,7 @@ from tests.faults.attacks import ATTACKS, BLOCKED, LINES, NOT_BLOCKED
 from tests.layers.ordinary import ORDINARY
 
 SOAK = int(os.environ.get("SOAK", "1"))
-ROOT = Path(__file__).parent  # a folder that is there; nothing in it is run
+ROOT = Path("/nonexistent/project")  # the corpus is about the words; what lies on the disk: test_gate_scenes.py
 Gate = Callable[[str], str]
 """A command in, a verdict out."""
 
@@ -295,7 +295,7 @@ def workspace(folder: Path) -> Path:
     """A small project with a repository in it, a file named like an option, and a canary beside it."""
     root = folder / "project"
     (root / "sub").mkdir(parents=True)
-    (folder / "home").mkdir()
+    (folder / "home" / ".npm").mkdir(parents=True)
     for name, text in (
         ("a.txt", "one\ntwo\n"),
         ("b.txt", "three\n"),
@@ -352,7 +352,7 @@ def with_effect(gate: Gate, commands: list[str], folder: Path) -> tuple[list[str
 def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path) -> None:
     rng = random.Random(a_seed())
     root = tmp_path / "project"
-    made = [made_up(rng) for _ in range(1500 * SOAK)]
+    made = [made_up(rng) for _ in range(2000 * SOAK)]
     caught, ran = with_effect(lambda command: decide(command, root=root).verdict, made, tmp_path)
     print(f"{ran} of {len(made)} made-up commands were called safe and run")
     assert ran > 100

@@ -250,9 +250,36 @@ async def test_T5_a_redirect_to_a_name_with_a_private_address_is_refused() -> No
     async def looked_up(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1"] if host == "site.example" else ["127.0.0.2"]
 
-    async with site({"/": to("http://inner.example/")}) as it:
-        with pytest.raises(ToolError, match=r"inner\.example is not on the open internet"):
+    async with site({"/": to("http://www.site.example/")}) as it:
+        with pytest.raises(ToolError, match=r"www\.site\.example is not on the open internet"):
             await Web(allowed=only_here, resolver=looked_up).fetch(it.url("/"))
+
+
+async def test_T5_a_redirect_to_another_host_is_told_and_not_followed() -> None:
+    seen: list[str] = []
+
+    async def looked_up(host: str, _port: int) -> Sequence[str]:
+        seen.append(host)
+        return ["127.0.0.1"]
+
+    async with site({"/": to("http://evil.example/leak?d=DATA"), "/sub": to("http://a.site.example/")}) as it:
+        one = Web(hosts=lambda host: host == "site.example", allowed=only_here, resolver=looked_up)
+        text = await one.fetch(it.url("/"))
+        assert "was not followed" in text
+        assert "http://evil.example/leak?d=DATA" in text
+        assert "a.site.example" in await one.fetch(it.url("/sub"))
+        assert len(it.asked) == 2
+    assert set(seen) == {"site.example"}
+    assert one.check({"url": "http://evil.example/leak?d=DATA"}).verdict == "confirm"
+
+
+async def test_T5_a_redirect_that_adds_or_leaves_out_www_is_followed() -> None:
+    pages = {"/": answer(b"fine")}
+    async with site(pages) as it:
+        pages["/go"] = to(it.url("/", "www.site.example"))
+        pages["/back"] = to(it.url("/"))
+        assert (await web().fetch(it.url("/go"))).endswith("fine")
+        assert (await web().fetch(it.url("/back", "www.site.example"))).endswith("fine")
 
 
 async def test_T5_redirects_end_after_five_and_never_lose_encryption_or_change_to_odd_ports() -> None:
@@ -482,6 +509,26 @@ async def test_T5_a_url_that_holds_a_secret_is_blocked_however_it_is_written(hid
             assert SECRET not in decision.reason
             with pytest.raises(ToolError, match="secret"):
                 await one.fetch(url)
+
+
+def coded(*pieces: str) -> list[str]:
+    return [base64.urlsafe_b64encode(piece.encode()).decode().rstrip("=") for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        f"?a={quote(SECRET[:9])}&b={quote(SECRET[9:])}", "?" + "&".join(f"k{n}={quote(c)}" for n,
+        c in enumerate(SECRET)),
+        f"?{quote(SECRET[:9])}=1&{quote(SECRET[9:])}=2", f"{SECRET[:5]}/{SECRET[5:9]}?c={quote(SECRET[9:])}",
+        f"?a={quote(SECRET[::-1][:9])}&b={quote(SECRET[::-1][9:])}", "?a={}&b={}".format(*coded(SECRET[:8],
+        SECRET[8:])),
+        "{}/{}".format(*coded(SECRET[:8], SECRET[8:])), coded(SECRET[::-1])[0], coded(coded(SECRET)[0])[0],
+        SECRET.encode().hex()[::-1], f"{SECRET[:7].encode().hex()}/{SECRET[7:].encode().hex()}",
+    ],
+)  # fmt: skip
+def test_T5_a_secret_in_pieces_is_found_in_their_order_backwards_and_decoded_once(rest: str) -> None:
+    assert carries_secret(f"https://docs.example/{rest}", [SECRET])
 
 
 def test_T5_ordinary_urls_hold_no_secret() -> None:

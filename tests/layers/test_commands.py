@@ -110,18 +110,6 @@ def test_git_asks_where_the_repository_itself_names_a_program(setting: str, tmp_
     assert verdict("git status", root) == "confirm"
 
 
-def test_git_with_large_files_or_a_hook_folder_still_reads_without_asking(tmp_path: Path) -> None:
-    root = repository(tmp_path)
-    with (root / ".git" / "config").open("a") as config:
-        config.write(
-            '\n[core]\n\thooksPath = .husky\n\tfsmonitor = true\n[filter "lfs"]\n\tclean = git-lfs clean -- %f\n'
-        )
-    assert verdict("git status", root) == "safe"
-    (root / ".husky").mkdir()
-    (root / ".husky" / "post-index-change").write_text("touch x")
-    assert verdict("git status", root) == "confirm"
-
-
 def test_git_asks_inside_a_repository_that_came_with_the_workspace(tmp_path: Path) -> None:
     root = repository(tmp_path / "project")
     bare = root / "vendor"
@@ -133,8 +121,11 @@ def test_git_asks_inside_a_repository_that_came_with_the_workspace(tmp_path: Pat
     assert verdict("cd vendor && git log", root) == "confirm"
     assert verdict("git -C vendor log", root) == "confirm"
     assert verdict("cd sub && git status", root) == "confirm"
-    (root / ".git" / "hooks" / "post-index-change").write_text("touch x")
-    assert verdict("git status", root) == "confirm"
+    hook = root / ".git" / "hooks" / "post-index-change"
+    hook.write_text("touch x")
+    assert verdict("git log", root) == "safe"  # nobody may run it
+    hook.chmod(0o755)
+    assert verdict("git log", root) == "confirm"
 
 
 @pytest.mark.parametrize(("command", "file"), [("cargo --version", "rust-toolchain.toml"), ("npm ls", ".npmrc")])
@@ -164,8 +155,7 @@ def test_sed_scripts_that_may_do_more(script: str) -> None:
     "script",
     [
         "{print $1}", "NR==1", "NR>1 && $2 != 0", "/x/ {print}", "!/x/", "{s += $1} END {print s / NR}",
-        "{n[$1]++} END {for (k in n) print k, n[k]}",
-        "length($0) > 80", '{printf "%s\\n", $1}', "$3 ~ /^a/ {print $NF}", '{gsub(/a/, "b"); print}',
+        "length($0) > 80", '{printf "%s\\n", $1}', "$3 ~ /^a/ {print $NF}", '{print $1":"$2}', "/[a-z]+/ && NF > 2",
     ],
 )  # fmt: skip
 def test_awk_programs_that_only_print(script: str) -> None:

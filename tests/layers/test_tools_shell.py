@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lamina.errors import ToolError
-from lamina.layers.environment import SYSTEM_PATH, clean_environment, safe_path
+from lamina.layers.environment import SYSTEM_PATH, clean_environment, safe_path, shell_environment
 from lamina.layers.tools import ToolRegistry
 from lamina.layers.tools_shell import readable, shell_tools
 from lamina.types import Decision, Outcome, ToolCallEvent
@@ -201,16 +201,23 @@ def test_impossible_limits_are_refused(tmp_path: Path) -> None:
 def test_the_environment_is_made_of_a_list(tmp_path: Path) -> None:
     ours = {
         "PATH": f"{tmp_path}/bin:.:/usr/bin::/bin", "HOME": "/h", "LANG": "zh_CN.UTF-8", "LC_TIME": "C", "LC_KEY": "s",
+        "LC_ALL": "zh_CN.GBK", "LOCPATH": "/x", "ENV": "/x", "SHELLOPTS": "xtrace", "GIT_CONFIG_GLOBAL": "/x",
         "AWS_SECRET": "s", "BASH_ENV": "/x", "LD_PRELOAD": "/x", "TERM": "xterm",
     }  # fmt: skip
     clean = clean_environment(str(tmp_path), ours)
-    assert {name: clean[name] for name in ("PATH", "HOME", "LANG", "LC_TIME", "TERM")} == {
-        "PATH": "/usr/bin:/bin", "HOME": "/h", "LANG": "zh_CN.UTF-8", "LC_TIME": "C", "TERM": "dumb",
+    assert {name: clean[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "TERM")} == {
+        "PATH": "/usr/bin:/bin", "HOME": "/h", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TERM": "dumb",
     }  # fmt: skip
     assert set(clean) == {
-        "PATH", "HOME", "LANG", "LC_TIME", "TERM", "USER", "GIT_TERMINAL_PROMPT", "GIT_CONFIG_COUNT",
+        "PATH", "HOME", "LANG", "LC_ALL", "TERM", "USER", "GIT_TERMINAL_PROMPT", "GIT_CONFIG_COUNT",
         "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0",
     }  # fmt: skip
+    shell = shell_environment(str(tmp_path), ours | {"GIT_AUTHOR_NAME": "Ann"})
+    assert {name for name in shell if not name.startswith("GIT_")} == {
+        "PATH", "HOME", "LANG", "LC_ALL", "TERM", "USER", "PAGER",
+    }  # fmt: skip
+    assert shell["GIT_AUTHOR_NAME"] == "Ann"
+    assert shell["GIT_CONFIG_GLOBAL"] == "/dev/null"
     assert safe_path("/", "/usr/bin") == SYSTEM_PATH
 
 

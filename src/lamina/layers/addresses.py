@@ -7,7 +7,8 @@ later.
 import base64
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
@@ -56,6 +57,12 @@ _LOCAL = (
     "test",
 )
 _SHORTEST_SECRET = 6
+_CODES: tuple[tuple[str, Callable[[str], bytes]], ...] = (
+    (r"(?:[0-9A-Fa-f]{2})+", lambda text: bytes.fromhex(text.rstrip("="))),
+    (r"[\w+/-]{2,}", lambda text: base64.b64decode(text.rstrip("=").translate({45: 43, 95: 47}) + "==")),
+    (r"[A-Za-z2-7]{2,}", lambda text: base64.b32decode(text.upper())),
+)
+"""What a piece may be written in, and how it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +152,56 @@ def _host(host: str, bracketed: bool) -> tuple[str, Address | None]:
 
 
 def carries_secret(url: str, secrets: Sequence[str]) -> bool:
-    """Whether an address holds a secret: as it is, encoded, in pieces, or in another case."""
+    """Whether an address holds a secret: forwards or backwards, in any case, with other characters between, encoded, or
+    in pieces that follow each other in the path or in the parameters."""
     looks = {url}
     for _ in range(3):
         looks |= {decoded for look in looks for decoded in (unquote(look), unquote_plus(look))}
+    looks |= _joined(url)
     lower = {look.lower() for look in looks}
+    lower |= {look[::-1] for look in lower}
     squeezed = {re.sub(r"[^a-z0-9]", "", look) for look in lower}
     for each in secrets:
         secret = each.reveal() if isinstance(each, Key) else each
         if len(secret) < _SHORTEST_SECRET:
             continue
-        forms = {secret.lower(), secret[::-1].lower(), *_encoded(secret.encode("utf-8", "surrogatepass"))}
+        forms = {secret.lower(), *_encoded(secret.encode("utf-8", "surrogatepass"))}
+        forms |= _encoded(secret[::-1].encode("utf-8", "surrogatepass"))
         short = {re.sub(r"[^a-z0-9]", "", form) for form in forms}
         if any(form in look for form in forms for look in lower):
             return True
         if any(form in look for form in short if len(form) >= _SHORTEST_SECRET for look in squeezed):
             return True
     return False
+
+
+def _joined(url: str) -> set[str]:
+    """The pieces of an address one after the other: of the host, of the path, the names and the values of parameters,
+    and all of these; as they are, and each decoded once."""
+    rest = url.partition("://")[2]
+    host, _, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    pairs = [pair.partition("=") for pair in re.split(r"[?&;#]", rest)[1:]]
+    names, values = [name for name, _, _ in pairs], [value for _, _, value in pairs]
+    found: set[str] = set()
+    for raw in (host.split("."), path.split("/"), names, values, [*host.split("."), *path.split("/"), *values]):
+        pieces = [unquote_plus(piece) for piece in raw]
+        opened = [_opened(piece) for piece in pieces]
+        found |= {"".join(pieces), *(text for each in opened for text in each)}
+        found |= {"".join(each[kind] for each in opened) for kind in range(len(_CODES))}
+    return found
+
+
+def _opened(piece: str) -> list[str]:
+    """A piece decoded from each of hex, base64 and base32; as it is where it is none."""
+    found: list[str] = []
+    for alphabet, decode in _CODES:
+        bare = piece.rstrip("=")
+        text = piece
+        if re.fullmatch(alphabet, bare):
+            with suppress(ValueError):  # binascii's error is one; it only looked like this code
+                text = decode(bare + "=" * (-len(bare) % 8)).decode("utf-8", "replace")
+        found.append(text)
+    return found
 
 
 def _encoded(secret: bytes) -> set[str]:

@@ -7,6 +7,7 @@ Pure. It also looks into commands that could not be read with certainty, but onl
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from lamina.layers.shell_words import Part, Script, Word, read_script
 
@@ -19,7 +20,8 @@ _HOME = re.compile(r"(?:~[\w.-]*|\$HOME|\$\{HOME\}|~\+|\$\{HOME:\?\})(?:/|/\*|/\
 _DEVICE = re.compile(
     r"/dev/(?:r?disk\d|[shv]d[a-z]|xvd[a-z]|nvme\d|mmcblk\d|md\d|dm-|mapper/|loop\d|k?mem\b|port\b|nbd\d)"
 )
-_ENVIRON = re.compile(r"/proc/[^/\s]+(?:/task/[^/\s]+)?/(?:environ|mem)")
+_INSIDE = ("environ", "mem", "auxv", "syscall", "stack", "kcore")
+_PROCESS = re.compile(r"/proc/(?:[^/\s]+/(?:task/[^/\s]+/)?)?([^/\s'\"]+)")
 _TRIGGER = re.compile(r"/proc/sysrq-trigger|/sys/power/state")
 _BOMB = re.compile(r"(?P<name>[\w:.]+)\s*\(\s*\)\s*\{[^}]*(?P=name)\s*\|\s*(?P=name)\s*&")
 _SHELLS = r"(?:ba|z|da|k|c|fi|a)?sh"
@@ -41,8 +43,10 @@ _STOPS = frozenset({"shutdown", "reboot", "halt", "poweroff"})
 _ONTO_DEVICES = frozenset(
     {"cp", "tee", "shred", "mv", "truncate", "wipefs", "badblocks", "blkdiscard", "sgdisk", "ln", "rm"}
 )
-_MOSTLY_WORDS = frozenset({"echo", "printf", "grep", "egrep", "fgrep", "rg", "git", "sed", "awk"})
+_MOSTLY_WORDS = frozenset({"echo", "printf", "git"})
 """Programs to which a quoted word is mostly a text: one about a danger is none."""
+_FIRST_WORD = frozenset({"grep", "egrep", "fgrep", "rg", "sed"})
+"""Programs whose first operand, or the one behind -e, is a text and whose others are files."""
 
 
 def destruction(command: str, script: Script, depth: int = 0) -> str:
@@ -67,7 +71,7 @@ def _of_part(part: Part, depth: int) -> str:
         target = redirect.target.text
         if ">" in redirect.operator and (_DEVICE.match(target) or _TRIGGER.fullmatch(target)):
             return f"> {target} writes onto a device"
-        if _ENVIRON.match(target):
+        if _inside_process(target):
             return f"{target} holds the secrets of a running program"
     words = _unwrapped(list(part.words))
     if not words:
@@ -169,10 +173,27 @@ def _stops(name: str, words: Sequence[Word]) -> str:
     return ""
 
 
+def _inside_process(text: str) -> bool:
+    """Whether a path shows the memory or the environment of a running program, also by a glob."""
+    names = [found[1] for found in _PROCESS.finditer(posixpath.normpath(text).replace("//", "/"))]
+    return any(fnmatchcase(inside, name) for name in names for inside in _INSIDE if name.strip("*?"))
+
+
 def _reads_secrets(name: str, words: Sequence[Word]) -> str:
-    files = [word.text for word in words[1:] if not (name in _MOSTLY_WORDS and word.quoted)]
-    found = next((text for text in files if _ENVIRON.search(posixpath.normpath(text))), "")
+    found = next((text for text in _files(name, words[1:]) if _inside_process(text)), "")
     return f"{name}: {found} holds the secrets of a running program" if found else ""
+
+
+def _files(name: str, words: Sequence[Word]) -> list[str]:
+    """The words that may be files: not those that the program takes for a text."""
+    if name in _MOSTLY_WORDS:
+        return [word.text for word in words if not word.quoted]
+    if name not in _FIRST_WORD:
+        return [word.text for word in words]
+    given = [at for at, word in enumerate(words) if re.fullmatch(r"-[A-Za-z]*e|--regexp|--expression", word.text)]
+    first = next((at for at, word in enumerate(words) if not word.text.startswith("-")), -1)
+    texts = {at + 1 for at in given} or {first}
+    return [word.text for at, word in enumerate(words) if at not in texts or not word.quoted]
 
 
 def _piped_download(parts: Sequence[Part]) -> str:

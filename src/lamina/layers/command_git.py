@@ -1,12 +1,9 @@
-"""Which git commands only read, and whether the repository itself makes git run something.
+"""Which git commands only read. What the repository itself may start is the matter of `command_repository`.
 
-A repository's own configuration can name programs (fsmonitor, diff drivers, hooks) that even `git status` starts; a
-folder that came from outside may bring such a repository along. So the configuration is read before git is trusted.
+Pure: a table and what it cannot say, such as that an operand makes `git branch` write.
 """
 
-import os
 import re
-from pathlib import Path
 
 from lamina.layers.command_words import Program
 
@@ -17,7 +14,7 @@ _DIFF = (
     "ignore-space-change ignore-blank-lines ignore-space-at-eol ignore-submodules submodule cached staged merge-base "
     "diff-filter= find-renames find-copies no-renames relative no-relative full-index abbrev text check "
     "compact-summary "
-    "no-ext-diff no-textconv src-prefix= dst-prefix= no-prefix no-index inter-hunk-context= function-context "
+    "no-ext-diff no-textconv src-prefix= dst-prefix= no-prefix inter-hunk-context= function-context "
     "pickaxe-all pickaxe-regex binary no-indent-heuristic indent-heuristic anchored= "
 )
 _LOG = _DIFF + (
@@ -26,7 +23,7 @@ _LOG = _DIFF + (
     "skip= reverse follow no-merges merges first-parent date= relative-date topo-order date-order author-date-order "
     "simplify-by-decoration full-history ancestry-path cherry-pick cherry-mark left-right no-walk walk-reflogs "
     "abbrev-commit no-abbrev-commit source cc min-parents= max-parents= left-only right-only boundary log-size "
-    "diff-merges= remerge-diff no-notes notes no-mailmap mailmap use-mailmap clear-decorations glob= exclude="
+    "diff-merges= no-notes notes no-mailmap mailmap use-mailmap clear-decorations glob= exclude="
 )
 _LISTING = (
     "list contains= no-contains= merged no-merged points-at= sort= format= color no-color column no-column ignore-case "
@@ -48,17 +45,17 @@ SUBCOMMANDS: dict[str, Program] = {
     "diff-files": Program(_DIFF_FLAGS + "q0123", _DIFF_TEXTS, long=_DIFF),
     "range-diff": Program("s", long="no-patch color no-color creation-factor= stat"),
     "shortlog": Program("snec", long="summary numbered email group= all since= until= no-merges author= after="),
-    "blame": Program("bltfnsewCMc", "LS", long="porcelain line-porcelain since= date= show-email show-name reverse"),
+    "blame": Program("bltfnsewCMc", "L", long="porcelain line-porcelain since= date= show-email show-name reverse"),
     "annotate": Program("ltfnsew", "L"),
     "grep": Program(
         "nilLwvcEFGPHhqIaWpz0123456789", "eABCm", words=1,
-        long="line-number ignore-case files-with-matches files-without-match word-regexp count cached untracked "
-        "no-index recursive max-depth= heading break show-function function-context only-matching and or not name-only "
+        long="line-number ignore-case files-with-matches files-without-match word-regexp count cached "
+        "recursive max-depth= heading break show-function function-context only-matching and or not name-only "
         "column extended-regexp fixed-strings perl-regexp color no-color full-name after-context= "
         "before-context= context=",
     ),
     "ls-files": Program(
-        "cdmostukvz", "xX", long="cached deleted modified others stage unmerged ignored exclude-standard directory "
+        "cdmostukvz", "x", long="cached deleted modified others stage unmerged ignored exclude-standard directory "
         "error-unmatch full-name eol debug exclude= recurse-submodules format= deduplicate killed",
     ),
     "ls-tree": Program("rdtlz", long="name-only name-status long full-name full-tree abbrev object-only format="),
@@ -80,7 +77,6 @@ SUBCOMMANDS: dict[str, Program] = {
     "check-ref-format": Program("", long="branch normalize"),
     "cherry": Program("v"),
     "version": Program("", long="build-options", most=0),
-    "var": Program("l", most=1),
     "branch": Program("arvlq", long=_LISTING + "all remotes show-current verbose abbrev no-abbrev"),
     "tag": Program("ln0123456789", long=_LISTING),
     "remote": Program("v", long="verbose all push"),
@@ -96,13 +92,10 @@ _FIRST = {"stash": {"list", "show"}, "worktree": {"list"}, "remote": {"get-url"}
 _PRIVATE = re.compile(
     r"extraheader|password|passwd|token|secret|credential|proxy|cookie|user\.signingkey", re.IGNORECASE
 )
-_RUNS = re.compile(
-    r"\b(fsmonitor|external|textconv|command|process|clean|smudge|pager|program|driver|path|worktree|hookspath|"
-    r"alternaterefscommand|promisor|partialclone)\s*=[ \t]*([^\n]*)",
-    re.IGNORECASE,
+DESCENDS = frozenset(
+    ("status", "diff", "diff-index", "diff-files", "diff-tree", "describe", "stash", "ls-files", "grep", "range-diff")
 )
-_HARMLESS = re.compile(r"^\"?(true|false|yes|no|on|off|0|1|git-lfs [\w %-]+)\"?\s*$", re.IGNORECASE)
-_MOST_CONFIG = 256 * 1024
+"""Subcommands that look into repositories inside of the repository, and obey their configuration."""
 
 
 def asks_for_effect(subcommand: str, options: set[str], operands: list[str]) -> str:
@@ -126,56 +119,6 @@ def asks_for_effect(subcommand: str, options: set[str], operands: list[str]) -> 
     return ""
 
 
-def runs_programs(folder: Path, root: Path) -> str:
-    """Why git, started in this folder, might start something else; empty when it will not."""
-    for place in (folder, *folder.parents):
-        inner = place != root and place.is_relative_to(root)
-        if (place / ".git").exists() or (place / ".git").is_symlink():
-            if inner:
-                return f"{place.name}/ is a repository of its own, whose configuration may start programs"
-            return _configured(place / ".git")
-        if (place / "HEAD").exists() and (place / "objects").exists() and (place / "refs").exists():
-            return f"{place.name}/ looks like a repository without a work tree, whose configuration may start programs"
-        if place == place.parent:
-            break
-    return ""
-
-
-def _configured(git: Path) -> str:
-    """Programs that the repository's configuration or hooks would start."""
-    homes = [git]
-    try:
-        if git.is_file():
-            named = git.read_text(encoding="utf-8", errors="replace")[:4096].removeprefix("gitdir:").strip()
-            homes = [(git.parent / named).resolve()]
-            common = homes[0] / "commondir"
-            if common.is_file():
-                homes.append((homes[0] / common.read_text(encoding="utf-8", errors="replace").strip()).resolve())
-        files = [home / name for home in homes for name in ("config", "config.worktree")]
-        files += [path for home in homes for path in sorted((home / "modules").glob("**/config"))[:50]]
-        for path in files:
-            if path.is_file():
-                with path.open(encoding="utf-8", errors="replace") as opened:
-                    found = _named_program(opened.read(_MOST_CONFIG + 1), homes)
-                if found:
-                    return found
-    except OSError as error:
-        return f"its configuration cannot be read ({error.strerror})"
-    if any(os.path.lexists(home / "hooks" / "post-index-change") for home in homes):
-        return "the repository has a hook that runs when git looks at its files"
-    return ""
-
-
-def _named_program(text: str, homes: list[Path]) -> str:
-    if len(text) > _MOST_CONFIG:
-        return "its configuration is too long to be read"
-    for key, value in _RUNS.findall(text.replace("\\\n", "")):
-        if key.lower() == "hookspath":
-            hooks = homes[-1].parent / value.strip().strip('"') / "post-index-change"
-            if not os.path.lexists(hooks):
-                continue
-        if key.lower() in ("promisor", "partialclone"):
-            return "the repository fetches what is missing from elsewhere"
-        if not _HARMLESS.match(value):
-            return f"the repository's configuration sets {key.lower()}, which may start a program"
-    return ""
+def looks_inside(subcommand: str, options: set[str]) -> bool:
+    """Whether a call may look into repositories that lie inside of this one."""
+    return subcommand in DESCENDS or any(re.match(r"--(?:submodule|recurse-submodules)", each) for each in options)

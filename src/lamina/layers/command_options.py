@@ -56,14 +56,16 @@ def read_call(words: Sequence[Word], program: Program, place: Place) -> Call:
             _short(call, word, program, waiting)
     if len(call.operands) > program.most:
         call.doubt(f"it is given {len(call.operands)} operands, and more than {program.most} may write")
-    files = call.operands[_words(call, program) :] if program.words >= 0 else []
-    for word in (*call.paths, *files):
-        call.doubt(why_not_there(word, place))
+    files = call.operands[words_of(call, program) :]
+    for word in (*call.paths, *files, *(word for word in words if word.globs or word.tilde)):
+        call.doubt(why_not_there(word, place))  # a glob becomes files also where the program wants words
     return call
 
 
-def _words(call: Call, program: Program) -> int:
+def words_of(call: Call, program: Program) -> int:
     """How many operands are words: grep has its pattern there, unless -e or -f gave one."""
+    if program.words < 0:
+        return len(call.operands)
     given = {"-e", "-f", "--regexp", "--file", "--files", "--type-list"} & call.options
     return 0 if given and program.words == 1 else program.words
 
@@ -98,7 +100,7 @@ def _long(call: Call, word: Word, program: Program, waiting: list[Word]) -> None
     name, equals, value = word.text[2:].partition("=")
     kind = program.long_options.get(name)
     call.options.update((f"--{name}", word.text))
-    if kind is None and not program.free:
+    if kind is None and not (program.free and program.words < 0):
         call.doubt(f"--{name} is not among the options that only read")
     if word.tilde:
         call.doubt(f"{word.text} leads to a home folder")

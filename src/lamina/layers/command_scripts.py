@@ -1,4 +1,4 @@
-"""Which programs for sed and awk only print. Both languages can write files and run commands, so little is let through.
+"""Which programs for sed, awk and jq only print. These languages can write files, run commands and read others.
 
 Pure. What is not plainly of the few forms known here is not safe.
 """
@@ -7,8 +7,9 @@ import re
 
 
 def _until(mark: str, most: str = "*") -> str:
-    """Text up to a mark. A bracket closes before the mark: whether a mark inside of it counts depends on the sed."""
-    return rf"(?:[^{mark}\\\n\[]|\\[^\n]|\[\^?\]?(?:[^\]{mark}\\\n]|\\[A-Za-z])*\]){most}"
+    """Text up to a mark. Brackets only as every program ends them: no mark, no bracket and no ] at first inside."""
+    plain = rf"[^\]\[{mark}\\\n]|\\[A-Za-z]|\[:[a-z]+:\]"
+    return rf"(?:[^{mark}\\\n\[]|\\[^\n]|\[\^?(?!\^)(?:{plain})+\]){most}"
 
 
 _ADDRESS = rf"(?:\d+(?:~\d+)?|\$|/{_until('/', '+')}/I?)"
@@ -20,40 +21,21 @@ _SED = re.compile(
     rf"\s*(?:{_ADDRESS}(?:\s*,\s*(?:{_ADDRESS}|\+\d+))?)?\s*!?\s*(?:[pd=]|[qQ]\d*|{_REPLACE})\s*(?:;|\Z)",
 )
 _STRING = r'"(?:[^"\\\n]|\\[^\n])*"'
-_PATTERN = r"/(?:[^/\\\n]|\\[^\n])+/"
-_AWK = re.compile(
-    rf"(?P<blank>[ \t]+)|(?P<string>{_STRING})|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|"
-    r"(?P<mark>&&|\|\||[!=<>]=|\+\+|--|[-+*/%]=|!~|[$(){}\[\],;+\-*%<>=!~?:/])"
-)
-_WORDS = frozenset(
-    ["print", "printf", "else", "in", "exit", "next", "do", "delete", "if", "for", "while", "BEGIN", "END"]
-)
-_CALLS = frozenset(
-    [
-        "length",
-        "substr",
-        "split",
-        "sub",
-        "gsub",
-        "match",
-        "tolower",
-        "toupper",
-        "index",
-        "sprintf",
-        "int",
-        "sqrt",
-        "if",
-        "for",
-        "while",
-        "print",
-        "printf",
-    ]
-)
-_NEVER = frozenset(
-    ["system", "getline", "close", "fflush", "func", "function", "nextfile", "return", "include", "load", "namespace"]
-)
-_BEFORE_PATTERN = frozenset(("", "(", "{", "}", ",", ";", "!", "~", "!~", "&&", "||"))
-_VALUE = re.compile(r"[A-Za-z_]\w*=[^\x00-\x1f]*")
+_PATTERN = rf"/{_until('/', '+')}/"
+_WORDS = "BEGIN|END|getline|next|exit|delete|in|if|else|for|while|do|print|printf|func|function|return|length"
+_OWN = rf"(?!(?:{_WORDS})\b)[a-z]\w*"
+"""A variable of the program's own: awk's are in capitals, and its words are none."""
+_OPERAND = rf"(?:\$(?:\d+|NF)|\$\(NF-\d+\)|NR|NF|FNR|length(?:\(\$\d+\))?|\d+(?:\.\d+)?|{_STRING}|{_OWN})(?![\w(])"
+_SUM = rf"{_OPERAND}(?: *[-+*/%] *{_OPERAND})?"
+_LIST = rf"{_SUM}(?:(?: *, *| +|(?=\")|(?<=\")){_SUM})*"
+_TEST = rf"(?:!? *{_PATTERN}|{_SUM} *(?:[=!<>]=|[<>]) *{_SUM}|{_OPERAND} *!?~ *{_PATTERN}|{_OPERAND})"
+_PRINT = rf"print(?: +{_LIST}|(?=[\"$]){_LIST})?|printf *{_STRING}(?: *, *{_LIST})?"
+_STEP = rf"(?:{_PRINT}|{_OWN} *(?:\+\+|[-+]?= *{_SUM}))"
+_RULE = rf" *(?:BEGIN|END|{_TEST}(?: *(?:&&|\|\|) *{_TEST})*)? *(?:\{{ *{_STEP}(?: *; *{_STEP})* *;? *\}})? *"
+_AWK = re.compile(rf"(?:{_RULE}(?:;|(?<=\}})|\Z))+")
+_MOST_AWK = 300
+_VALUE = re.compile(rf"(?:{_OWN}|[IO]?FS|O?RS)=[^\x00-\x1f]*")
+_JQ_READS_ELSE = re.compile(r"\b(?:import|include|input_filename|env|get_search_list|modulemeta)\b|\$ENV|\$__")
 
 
 def sed_prints(script: str) -> bool:
@@ -68,39 +50,15 @@ def sed_prints(script: str) -> bool:
 
 
 def awk_prints(script: str) -> bool:
-    """Whether an awk program only computes and prints: no command, no pipe, no file, no function of its own."""
-    at, depth, before = 0, 0, ""
-    while at < len(script):
-        if script[at] == "/" and before in _BEFORE_PATTERN:
-            pattern = re.compile(_PATTERN).match(script, at)
-            if not pattern:
-                return False
-            at, before = pattern.end(), "/…/"
-            continue
-        if script[at] == "\n" or (script[at] == "/" and not _divided(before)):
-            return False  # whether a pattern starts here is awk's secret
-        found = _AWK.match(script, at)
-        if not found:
-            return False
-        token, kind = found[0], found.lastgroup
-        at = found.end()
-        if kind == "blank":
-            continue
-        calls = script[at:].lstrip(" \t").startswith("(")
-        if kind == "name" and (token in _NEVER or (calls and token not in _CALLS)):
-            return False
-        depth += (token == "{") - (token == "}")
-        if token == ">" and depth:
-            return False  # inside an action > writes to a file
-        before = token
-    return depth == 0 and bool(script.strip())
+    """Whether an awk program only compares, counts and prints: fields, numbers, texts and variables of its own."""
+    return bool(script.strip()) and len(script) <= _MOST_AWK and _AWK.fullmatch(script) is not None
 
 
-def _divided(before: str) -> bool:
-    """Whether a / behind this token can only divide."""
-    return before == "]" or (bool(re.fullmatch(r"\w[\w.]*", before)) and before not in _WORDS)
+def jq_reads(script: str) -> bool:
+    """Whether a jq program reads nothing but what it is given: no module, no environment."""
+    return not _JQ_READS_ELSE.search(script)
 
 
 def awk_value(text: str) -> bool:
-    """Whether it is `name=value`, as awk's -v takes it."""
+    """Whether it is `name=value`, as awk's -v takes it, and the name is none of awk's that matter."""
     return bool(_VALUE.fullmatch(text))

@@ -13,7 +13,8 @@ class Program:
 
     `flags`: letters without a value. `texts`, `paths`: letters with one, which is words or a file. `long`: names of
     long options, `name=` where the value may be the next word, `name=<` where it is a file. `words`: how many operands
-    are words and not files (-1: all). `most`: how many operands there may be at all. `free`: any other option as well.
+    are words and not files (-1: all). `most`: how many operands there may be at all. `free`: any other short option as
+    well, and where all operands are words, any long one. A long option counts only when it is written in full.
     """
 
     flags: str = ""
@@ -30,14 +31,16 @@ class Program:
         return {name.rstrip("=<"): name[len(name.rstrip("=<")) :] for name in ("help version " + self.long).split()}
 
 
-FREE = Program(free=True)
 WORDS_ONLY = Program(free=True, words=-1)
 BARE = Program(most=0)
 
 GREP = Program(
     "EFGPHILTUVZabchilnoqrRsvwxyz", "eABCDdm", "f", words=1, free=True,
     long="regexp= max-count= after-context= before-context= context= include= exclude= exclude-dir= label= color "
-    "colour binary-files file=< exclude-from=< line-number recursive ignore-case",
+    "colour binary-files= file=< exclude-from=< line-number recursive ignore-case no-ignore-case extended-regexp "
+    "fixed-strings basic-regexp perl-regexp word-regexp line-regexp invert-match count files-with-matches "
+    "files-without-match only-matching quiet silent no-messages byte-offset with-filename no-filename initial-tab "
+    "null null-data text directories= devices= line-buffered",
 )  # fmt: skip
 RG = Program(
     "FHILNPSUVabchilnoqpsuvwx0.", "eABCEMTgjmrtd", "f", words=1,
@@ -46,28 +49,88 @@ RG = Program(
     "no-ignore no-ignore-vcs no-heading heading line-number no-line-number ignore-case case-sensitive smart-case "
     "fixed-strings word-regexp line-regexp count count-matches only-matching invert-match multiline "
     "multiline-dotall json stats vimgrep column trim text pcre2 pretty quiet no-messages with-filename no-filename "
-    "passthru follow null debug no-config file=<",
+    "passthru null debug no-config file=<",
 )  # fmt: skip
 FD = Program(
-    "HIaglpis0Fu1qL", "edtEcSjd", words=1,
+    "HIaglpis0Fu1q", "edtEcSjd", words=1,
     long="hidden no-ignore extension= type= exclude= max-depth= min-depth= absolute-path glob ignore-case "
-    "case-sensitive full-path color= changed-within= changed-before= size= list-details max-results= follow print0",
+    "case-sensitive full-path color= changed-within= changed-before= size= list-details max-results= print0",
 )  # fmt: skip
+
+LS = (
+    "all almost-all author escape block-size= ignore-backups color classify file-type format= full-time no-group "
+    "group-directories-first human-readable si hide= hyperlink indicator-style= inode ignore= kibibytes literal "
+    "numeric-uid-gid hide-control-chars show-control-chars quote-name quoting-style= reverse recursive size sort= "
+    "time= time-style= tabsize= width= context zero directory"
+)
+SUMS = Program("btz", "l", long="binary text zero tag length=")
+"""Without -c: what they check is named in a file."""
 
 PROGRAMS: dict[str, Program] = {
     # files and folders
-    **dict.fromkeys(("ls", "dir", "vdir", "stat", "du", "df", "basename", "dirname", "realpath", "readlink"), FREE),
-    "tree": Program("adfilpsughDFNACJXQtrvUc", "LIP", long="dirsfirst noreport filelimit= gitignore prune du si sort="),
+    **dict.fromkeys(("ls", "dir", "vdir"), Program(free=True, long=LS)),
+    "stat": Program(free=True, long="format= printf= file-system terse dereference cached="),
+    "du": Program(
+        "abchklmsSxgAPr0",
+        "BdtI",
+        "X",
+        free=True,
+        long="all apparent-size block-size= bytes total max-depth= human-readable inodes si "
+        "count-links separate-dirs summarize threshold= time time-style= exclude= one-file-system null",
+    ),
+    "df": Program(
+        free=True,
+        long="all block-size= human-readable si inodes local no-sync portability type= print-type "
+        "exclude-type= output total",
+    ),
+    "basename": Program(free=True, long="multiple suffix= zero"),
+    "dirname": Program(free=True, long="zero"),
+    "realpath": Program(
+        free=True,
+        long="canonicalize-existing canonicalize-missing logical physical quiet strip zero "
+        "no-symlinks relative-to=< relative-base=<",
+    ),
+    "readlink": Program(
+        free=True, long="canonicalize canonicalize-existing canonicalize-missing no-newline quiet silent verbose zero"
+    ),
+    "tree": Program("adfipsughDFNACJXQtrvUc", "LIP", long="dirsfirst noreport filelimit= gitignore prune du si sort="),
     "file": Program("bihLkrN0E", long="brief mime mime-type mime-encoding dereference"),
     "fd": FD,
     "fdfind": FD,
     "pwd": Program("LP", most=0),
     # contents
-    **dict.fromkeys(
-        ("cat", "head", "wc", "cut", "nl", "tac", "rev", "fold", "fmt", "expand", "unexpand", "paste"), FREE
+    "cat": Program(
+        free=True, long="show-all number-nonblank show-ends number squeeze-blank show-tabs show-nonprinting"
     ),
-    **dict.fromkeys(("comm", "join", "cmp", "od", "hexdump", "hd", "column", "md5sum", "sha1sum", "sha256sum"), FREE),
-    **dict.fromkeys(("sha512sum", "sha224sum", "sha384sum", "b2sum", "cksum", "sum", "md5", "tsort"), FREE),
+    "head": Program(free=True, long="bytes= lines= quiet silent verbose zero-terminated"),
+    "wc": Program(free=True, long="bytes chars lines max-line-length words total="),
+    "cut": Program(
+        free=True,
+        long="bytes= characters= delimiter= fields= complement only-delimited output-delimiter= zero-terminated",
+    ),
+    "nl": Program(
+        free=True,
+        long="body-numbering= header-numbering= footer-numbering= line-increment= number-format= "
+        "number-separator= number-width= starting-line-number=",
+    ),
+    "tac": Program(free=True, long="before regex separator="),
+    "fold": Program(free=True, long="bytes spaces width="),
+    "fmt": Program(free=True, long="crown-margin prefix= split-only tagged-paragraph uniform-spacing width= goal="),
+    **dict.fromkeys(("expand", "unexpand"), Program(free=True, long="initial tabs= all first-only")),
+    "paste": Program(free=True, long="delimiters= serial zero-terminated"),
+    "comm": Program(free=True, long="check-order nocheck-order output-delimiter= total zero-terminated"),
+    "join": Program(free=True, long="ignore-case check-order nocheck-order header zero-terminated"),
+    "cmp": Program(free=True, long="print-bytes ignore-initial= verbose bytes= quiet silent"),
+    "od": Program(
+        free=True, long="address-radix= skip-bytes= read-bytes= strings format= output-duplicates width= endian="
+    ),
+    **dict.fromkeys(("hexdump", "hd"), Program("bcCdovx", "nse", long="canonical no-squeezing length= skip=")),
+    "column": Program(free=True, long="table separator= output-separator= table-columns= json table-right="),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "b2sum"), SUMS),
+    "cksum": Program("", "a"),
+    "sum": Program("rs"),
+    "md5": Program("qr"),
+    **dict.fromkeys(("rev", "tsort"), Program()),
     "tail": Program("qvz0123456789", "nc", long="lines= bytes= quiet silent verbose zero-terminated"),
     "tr": Program(free=True, words=-1),
     "diff": Program(
@@ -112,8 +175,9 @@ PROGRAMS: dict[str, Program] = {
     "sleep": Program(words=-1, most=1),
     "cal": WORDS_ONLY,
     # the machine
-    **dict.fromkeys(("uname", "whoami", "id", "groups", "users", "uptime", "nproc", "tty", "logname"), WORDS_ONLY),
-    **dict.fromkeys(("who", "w", "printenv", "getconf", "locale"), WORDS_ONLY),
+    **dict.fromkeys(("uname", "whoami", "id", "groups", "uptime", "nproc", "tty", "logname"), WORDS_ONLY),
+    **dict.fromkeys(("w", "printenv", "getconf", "locale"), WORDS_ONLY),
+    **dict.fromkeys(("who", "users"), Program("abdHlmpqrstTu", most=0)),
     "env": BARE,
     "arch": BARE,
     "hostname": Program("fsiId", most=0),
@@ -287,7 +351,6 @@ FIND_TESTS = frozenset(
         "-noleaf",
         "-regextype",
         "-daystart",
-        "-follow",
         "-print",
         "-print0",
         "-printf",
@@ -304,7 +367,6 @@ FIND_TESTS = frozenset(
         ")",
         ",",
         "-H",
-        "-L",
         "-P",
     ]
 )

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from lamina.layers.command_dangers import destruction
 from lamina.layers.command_git import SUBCOMMANDS as GIT
-from lamina.layers.command_git import asks_for_effect, runs_programs
-from lamina.layers.command_options import read_call
-from lamina.layers.command_paths import Place, why_not_there
-from lamina.layers.command_scripts import awk_prints, awk_value, sed_prints
+from lamina.layers.command_git import asks_for_effect, looks_inside
+from lamina.layers.command_options import read_call, words_of
+from lamina.layers.command_paths import Place, is_secret_path, why_not_there
+from lamina.layers.command_repository import runs_programs
+from lamina.layers.command_scripts import awk_prints, awk_value, jq_reads, sed_prints
+from lamina.layers.command_trees import reaches_too_far, why_not_below
 from lamina.layers.command_words import (
     ASKED_VERSION,
     FIND_TESTS,
@@ -37,7 +39,8 @@ __all__ = ["decide", "visible_command"]
 Rule = Callable[[str, Sequence[Word], Place], str]
 """A program's own rule: its name, the words behind it, where it runs; out comes why to ask, or nothing."""
 
-_LISTERS = frozenset(("find", "fd", "fdfind", "ls"))
+_SAY = frozenset(("echo", "basename", "dirname"))
+"""Programs that open no file, whatever they are given."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _VARIABLE = re.compile(r"%[^A-Za-z%]*[hlLqjzt]*n")
 
@@ -52,30 +55,28 @@ def decide(command: str, *, root: Path) -> Decision:
     if script.unclear:
         return Decision("confirm", f"it cannot be read with certainty: {script.unclear}", shows)
     place: Place | None = Place.at(root)
-    before: Part | None = None
     for part in script.parts:
-        why = _why_ask(part, before, place)
+        why = _why_ask(part, place)
         if why:
             return Decision("confirm", why, shows)
         if part.words[0].text == "cd":
             place = place.moved(part.words[1].text)
             if place is None:
                 return Decision("confirm", "cd: it changes the folder too often", shows)
-        before = part
     names = dict.fromkeys(part.words[0].text for part in script.parts)
     return Decision("safe", f"{', '.join(names)}: only read", shows)
 
 
-def _why_ask(part: Part, before: Part | None, place: Place) -> str:
+def _why_ask(part: Part, place: Place) -> str:
     first = part.words[0]
     name = _name_of(first)
     label = visible_command(first.text if len(first.text) <= 60 else f"{first.text[:59]}…")
     why = "" if name else _odd_name(first)
-    if not why and name == "xargs":
-        why = _xargs(part.words[1:], before if part.joint == "|" else None, place)
-    elif not why:
-        why = _call(name, part.words[1:], place)
-    why = why or next(filter(None, (_redirected(redirect, place) for redirect in part.redirects)), "")
+    why = (
+        why
+        or _call(name, part.words[1:], place)
+        or next(filter(None, (_redirected(redirect, place) for redirect in part.redirects)), "")
+    )
     return f"{label}: {why}" if why else ""
 
 
@@ -116,7 +117,7 @@ def _call(name: str, words: Sequence[Word], place: Place) -> str:
     if known and not call.why and not (call.texts and call.texts[0] in known):
         asked = not call.texts and call.options & {"--version", "--help"}
         return "" if asked else f"only {', '.join(sorted(known))} are known to read"
-    return call.why
+    return call.why or reaches_too_far(name, call, words_of(call, program), place)
 
 
 def _asks_version(name: str, option: str) -> bool:
@@ -188,10 +189,17 @@ def _git(_name: str, words: Sequence[Word], place: Place) -> str:
     call = read_call(words[1:], program, place)
     if call.why:
         return call.why
-    if any("%G" in word.text for _, word in call.values):
-        return "%G starts the program that checks signatures"
+    if any("%G" in word.text or "%(signature" in word.text for _, word in call.values):
+        return "its format starts the program that checks signatures"
+    secret = next((word.text for _, word in call.values if is_secret_path(word.text)), "")
+    if secret:
+        return f"{secret[:60]} may hold secrets"
     why = asks_for_effect(subcommand, call.options, call.texts)
-    return why or next(filter(None, (runs_programs(Path(each), Path(place.root)) for each in place.folders)), "")
+    if not why and subcommand == "grep":
+        why = why_not_below(["."], place)
+    deep = looks_inside(subcommand, call.options)
+    roots = (runs_programs(Path(each), Path(place.root), descends=deep) for each in place.folders)
+    return why or next(filter(None, roots), "")
 
 
 def _sed(_name: str, words: Sequence[Word], place: Place) -> str:
@@ -211,16 +219,34 @@ def _awk(_name: str, words: Sequence[Word], place: Place) -> str:
     if call.why:
         return call.why
     if not all(map(awk_value, call.value("-v"))):
-        return "-v needs name=value"
+        return "-v needs name=value, with a name of its own"
+    if any("=" in text for text in call.texts[1:]):
+        return "a file's name with = in it sets a variable"
     if not call.operands or call.operands[0].globs or not awk_prints(call.texts[0]):
-        return "its program may write files or run programs"
+        return "its program may write files or run programs, or read others"
     return ""
 
 
-def _xargs(words: Sequence[Word], before: Part | None, place: Place) -> str:
-    """Only behind a part that lists files of the workspace, and only for programs that no option makes write."""
-    if before is None or not _lists_files(before):
-        return "what it reads may be anything"
+def _jq(name: str, words: Sequence[Word], place: Place) -> str:
+    """--arg takes two words, so that any of them may be the program."""
+    call = read_call(words, PROGRAMS[name], place)
+    return call.why or ("" if all(jq_reads(word.text) for word in words) else "its program may read other files")
+
+
+def _strings(name: str, words: Sequence[Word], place: Place) -> str:
+    if any(word.text.startswith("@") for word in words):
+        return "@ reads options from a file"
+    return read_call(words, PROGRAMS[name], place).why
+
+
+def _iconv(name: str, words: Sequence[Word], place: Place) -> str:
+    call = read_call(words, PROGRAMS[name], place)
+    odd = next((word.text for _, word in call.values if not re.fullmatch(r"[\w.:+-]+(//\w+)*", word.text)), "")
+    return call.why or (f"{odd[:60]} is no charset's name" if odd else "")
+
+
+def _xargs(_name: str, words: Sequence[Word], place: Place) -> str:
+    """Only for programs that open no file: who names a file decides what another program would be given."""
     words = list(words)
     while words and words[0].text.startswith("-"):
         option = words.pop(0).text
@@ -237,20 +263,7 @@ def _xargs(words: Sequence[Word], before: Part | None, place: Place) -> str:
     if not words:
         return ""
     name = _name_of(words[0])
-    if name not in PROGRAMS or not PROGRAMS[name].free:
-        return f"{words[0].text[:60]} could be given an option that writes"
-    return _call(name, words[1:], place)
-
-
-def _lists_files(part: Part) -> bool:
-    texts = part.texts
-    if "-printf" in texts or "-r" in texts or "--replace" in texts:
-        return False  # what they print is no list of files
-    if texts[0] in _LISTERS or texts[:2] in (["git", "ls-files"], ["rg", "--files"]):
-        return True
-    return texts[0] in ("grep", "rg") and any(
-        re.fullmatch(r"-[A-Za-z]*l[A-Za-z]*|--files-with-matches", t) for t in texts
-    )
+    return _call(name, words[1:], place) if name in _SAY else f"{words[0].text[:60]} could be given any file or option"
 
 
 def _test(name: str, words: Sequence[Word], place: Place) -> str:
@@ -330,4 +343,5 @@ RULES: dict[str, Rule] = {
     "cd": _cd, "find": _find, "git": _git, "sed": _sed, "awk": _awk, "gawk": _awk, "mawk": _awk, "test": _test,
     "[": _test,
     "ps": _ps, "date": _date, "printf": _printf, "command": _command, "unzip": _unzip, "ip": _ip, "tar": _tar,
+    "jq": _jq, "strings": _strings, "iconv": _iconv, "xargs": _xargs,
 }  # fmt: skip

@@ -5,31 +5,55 @@ Only names on a list are passed on, from a mapping that the caller hands in; not
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PASSED = (
-    "HOME", "USER", "LANG", "TZ", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC",
-    "LC_TIME",
-)  # fmt: skip
-"""By name and not by `LC_*`: people send all kinds of things through ssh under that prefix."""
-FIXED = {
-    "TERM": "dumb",
-    "GIT_TERMINAL_PROMPT": "0",
+PASSED = ("HOME", "USER", "TZ")
+"""Nothing of LANG and LC_*: in another charset bash finds other quotes and backslashes than the gate has read."""
+IDENTITY = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL")
+"""Who commits: the user's own git settings do not reach a command."""
+FIXED = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
+SETTINGS = (
     # A folder of files can pass for a git repository whose configuration runs commands: git must not find such a one.
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.bareRepository",
-    "GIT_CONFIG_VALUE_0": "explicit",
-}
+    ("safe.bareRepository", "explicit"),
+    ("core.fsmonitor", "false"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.untrackedCache", "false"),
+    ("core.pager", "cat"),
+    ("core.attributesFile", "/dev/null"),
+    ("log.showSignature", "false"),
+    ("submodule.recurse", "false"),
+    ("protocol.ext.allow", "never"),
+)
+"""These win over what a repository's own configuration says."""
+GIT = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ATTR_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1", "GIT_PAGER": "cat", "PAGER": "cat",
+}  # fmt: skip
 
 
 def clean_environment(root: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a child that works in `root`: the few harmless names of `environ`, and fixed ones."""
     given = environ or {}
     user = _user()
-    clean = {"LANG": "C.UTF-8", "HOME": user[1], "USER": user[0]}
+    clean = {"HOME": user[1], "USER": user[0]}
     clean |= {name: given[name] for name in PASSED if given.get(name)}
-    return clean | {"PATH": safe_path(root, given.get("PATH", ""))} | FIXED
+    return clean | {"PATH": safe_path(root, given.get("PATH", ""))} | FIXED | _settings(SETTINGS[:1])
+
+
+def shell_environment(root: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a command: as clean, and git starts no program that a repository or a home folder names."""
+    given = environ or {}
+    identity = {name: given[name] for name in IDENTITY if given.get(name)}
+    return clean_environment(root, given) | identity | GIT | _settings(SETTINGS)
+
+
+def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Settings as git takes them from the environment."""
+    found = {"GIT_CONFIG_COUNT": str(len(pairs))}
+    for at, (key, value) in enumerate(pairs):
+        found |= {f"GIT_CONFIG_KEY_{at}": key, f"GIT_CONFIG_VALUE_{at}": value}
+    return found
 
 
 def safe_path(root: str, path: str) -> str:

@@ -25,6 +25,19 @@ MAX_SHOWN = 100_000
 """Characters of a change that one may be asked to approve. All of it is shown, so what is longer is not asked."""
 OWN = {"lamina.toml", ".lamina", "agents.md"}
 """What tells lamina how to work: to change it is to change the instructions."""
+PLAIN_DOTS = frozenset(
+    (
+        ".gitignore",
+        ".gitkeep",
+        ".keep",
+        ".dockerignore",
+        ".npmignore",
+        ".prettierignore",
+        ".eslintignore",
+        ".editorconfig",
+    )
+)
+"""Files with a dot that only leave something out or indent. Others make programs run something, as .bashrc does."""
 DATABASE = re.compile(r"\.(?:db|db3|sqlite|sqlite3)(?:-wal|-shm|-journal)?$|-wal$|-shm$")
 """Opening and closing one of these drops the locks that this very process holds on it (fault R6)."""
 SECRET = re.compile(
@@ -193,6 +206,8 @@ class _Files(Workspace):
             reason = "it is a file that tells lamina how to work"
         elif is_secret(name):
             reason = "the name says that it holds secrets"
+        elif any(each.startswith(".") and each.strip(".") and not _is_plain_dot(each) for each in names):
+            reason = "programs read files with such a name as their settings, and may run what they say"
         else:
             return Decision("safe")
         shows = f"write {visible(path)}\n{difference(path)}"
@@ -221,6 +236,10 @@ def is_secret(path: str) -> bool:
     """Whether the name alone says that a file holds keys or passwords."""
     *folders, name = map(_folded, parts(path) or [""])
     return bool(SECRET.fullmatch(name) and not HARMLESS.fullmatch(name)) or not SECRET_FOLDERS.isdisjoint(folders)
+
+
+def _is_plain_dot(name: str) -> bool:
+    return name in PLAIN_DOTS or bool(HARMLESS.fullmatch(name))
 
 
 def _folded(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from lamina.errors import ToolError, shown
 from lamina.layers.children import Ran, run_child
-from lamina.layers.environment import clean_environment
+from lamina.layers.environment import shell_environment
 from lamina.layers.hidden import visible
 from lamina.layers.tools import Tool
 from lamina.types import Decision, Outcome
@@ -73,7 +73,7 @@ class _Shell:
             )
         self.root, self.decide, self.effects = root, decide, effects
         self.seconds, self.most_seconds, self.most_bytes = seconds, most_seconds, most_bytes
-        self.environ = clean_environment(root, environ)
+        self.environ = shell_environment(root, environ)
 
     async def bash(
         self, command: Annotated[str, "The command, as bash takes it."],

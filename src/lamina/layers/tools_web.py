@@ -1,8 +1,8 @@
 """The tool web_fetch: a page of the open internet as Markdown (S8, T5).
 
 Every address is checked that is connected to, on every redirect, and again on the socket itself, so that neither a
-redirect nor a name that changes its mind leads into the private network. No cookies, no credentials, no proxy. aiohttp
-is known here and in `providers.http` only.
+redirect nor a name that changes its mind leads into the private network. A redirect to another host is told, not
+followed. No cookies, no credentials, no proxy. aiohttp is known here and in `providers.http` only.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class Web:
         return "\n".join(lines) + "\n\n" + shown_part
 
     async def page(self, url: str) -> Page:
-        """The page behind an address, over at most five redirects."""
+        """The page behind an address, over at most five redirects on the same host, with or without www."""
         target = self._target(url)
         ports = {*PORTS.values(), target.port}
         try:
@@ -159,7 +159,9 @@ class Web:
                     found = await self._get(target)
                     if isinstance(found, Page):
                         return found
-                    target = self._redirected(target, found, ports)
+                    before, target = target, self._redirected(target, found, ports)
+                    if _site(before) != _site(target):
+                        return Page(before.url, "text/plain", _elsewhere(target), cut=False)
         except TimeoutError:
             raise ToolError(
                 f"{target.host} did not answer within {self.seconds:g} seconds", hint="try another page"
@@ -241,6 +243,18 @@ class Web:
             if b"\0" in body[:1024]:
                 raise ToolError(f"{shown(target.url)} is not a text", hint="only HTML, text, JSON and XML are read")
         return Page(target.url, kind, decoded(body, response.charset or ""), unpack.full)
+
+
+def _site(target: Target) -> str:
+    return target.host.removeprefix("www.")
+
+
+def _elsewhere(target: Target) -> str:
+    """What is said in place of a page that leads to another host: nobody has agreed to a request there."""
+    return (
+        f"This address leads to another host, {target.host}, and was not followed. "
+        f"To go there call web_fetch with this address, so that it is asked for: {target.url}"
+    )
 
 
 class _Unpack:
