@@ -217,6 +217,28 @@ def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_and_waits(chat: L
         terminal.wait("The second answer.")
 
 
+def test_lines_typed_before_the_first_prompt_are_sent_one_by_one(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.send(f"First words{ENTER}/mode plan{ENTER}Other wor")  # before Python itself has started
+        terminal.wait(lambda _: b"opening" in terminal.raw)
+        terminal.send(f"ds{ENTER}")
+        terminal.wait("5 out")
+        assert terminal.ready().split("\n")[-1].startswith(" plan · ")
+    assert [row[1] for row in messages(chat) if row[0] == "user"] == ["First words", "Other words"]
+
+
+def test_lines_typed_during_a_slow_command_are_sent_one_by_one(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("First words", "7 out")
+        terminal.ready()
+        terminal.send(f"/model other{ENTER}")
+        terminal.wait(lambda _: terminal.raw.count(b"opening") > 1)
+        terminal.send(f"/mode plan{ENTER}Other words{ENTER}")
+        terminal.wait(lambda text: text.count("7 out") == 2)
+        assert terminal.ready().split("\n")[-1].startswith(" plan · ")
+    assert [row[1] for row in messages(chat) if row[0] == "user"] == ["First words", "Other words"]
+
+
 REMOVES: list[dict[str, Any]] = [{"text": "I clean up."}, {"call": "bash", "arguments": {"command": "rm -r drafts"}}]
 
 
@@ -321,6 +343,7 @@ def test_bad_options_are_refused_in_two_lines(chat: Lamina) -> None:
     assert "--mode has no choice 'fast'" in chat.error("chat", "--mode", "fast", given="")
     assert "is not there" in chat.error("chat", "--workspace", "nowhere", given="")
     assert "there is no session yet" in chat.error("chat", "--resume", "last", given="Hello\n")
+    assert "no session 'zzzz'" in chat.error("chat", "--resume", "zzzz", given="")
 
 
 def test_without_a_terminal_each_line_is_a_message(chat: Lamina) -> None:
@@ -351,3 +374,13 @@ def test_a_line_that_is_not_utf_8_is_named(chat: Lamina) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert b"line 1 is not UTF-8: byte 3 is 0xe9" in done.stderr
+
+
+def test_a_terminal_that_can_do_nothing_but_lines_has_a_prompt_too(chat: Lamina) -> None:
+    with chat.terminal("chat", environ={"TERM": "dumb"}) as terminal:
+        terminal.wait("›")
+        terminal.send(f"Hello{ENTER}")
+        terminal.wait(lambda text: text.count("›") == 2)
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+        assert "A **good** day." in terminal.text
