@@ -178,6 +178,37 @@ def test_another_model_answers_over_the_same_store_and_a_broken_one_changes_noth
     assert len(messages(chat)) == 4
 
 
+def test_a_session_with_tools_is_taken_up_with_its_question_calls_and_answer(chat: Lamina) -> None:
+    (chat.folder / "note.txt").write_text("\n".join(f"line {n}" for n in range(9)), encoding="utf-8")
+    reads = {"call": "read_file", "arguments": {"path": "note.txt"}}
+    chat.script([{"text": "I look."}, reads], [{"text": "Nine lines."}, {"usage": [1, 0, 7]}])
+    chat.run("chat", "--mode", "agent", given="How long is it?\n")
+    with chat.terminal("chat", "--resume", "last") as terminal:
+        text = terminal.ready()
+        assert "› How long is it?\n\n  I look.\n\n  ✓ read_file  note.txt\n    │" in text
+        assert text.index("more lines · /tools") < text.index("  Nine lines.")
+        assert "data-" not in text
+        assert "line 8" not in text
+        assert "line 8" in terminal.say("/tools", "line 8")
+
+
+def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_request_is(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGKILL)
+        terminal.end()
+    for command in (("show",), ("replay",)):
+        said = chat.error("trace", *command, "last", code=4)
+        assert "its receipt was lost with the process" in said
+    session = said.split("lamina sessions show ")[1].strip()
+    assert "The beginning of" in chat("sessions", "show", session), "the next step works"
+    with chat.terminal("chat", "--resume", "last") as terminal:
+        text = terminal.ready()
+        assert "› Tell me\n\n  The beginning of\n\n\n  ⚠ interrupted: this is what came" in text
+        terminal.say("/why", "its receipt was lost with the process")
+
+
 def test_tab_completes_commands_and_session_ids(chat: Lamina) -> None:
     with chat.terminal("chat") as terminal:
         terminal.say("Words of the first", "7 out")

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from lamina.app.app import App
-from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey
+from lamina.app.traces import requests_of
+from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey, over
 from lamina.cli.chat_view import TurnView
 from lamina.cli.common import SHORT, Say, option
 from lamina.cli.screen import Screen
@@ -160,8 +161,10 @@ class _Talk:
         view.on_stop = running.cancel
         with interrupts(view.stop):
             desk.last = await view.follow(running.events())
-            await running.wait()
+            turn = await running.wait()
         desk.screen.print(Text(""))
+        if any(receipt.over_budget for receipt in await requests_of(desk.app.store, desk.owner, turn)):
+            desk.show(over(desk.say))
 
 
 def is_command(words: str) -> bool:

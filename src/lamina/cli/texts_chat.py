@@ -122,6 +122,9 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "chat.ended.complete": ("complete", "完成"),
     "chat.ended.failed": ("the turn failed", "本轮失败"),
     "chat.ended.interrupted": ("the answer was interrupted; what came is kept", "回答中断；已收到的内容已保存"),
+    "chat.was.interrupted": ("interrupted: this is what came", "已中断：以上为已收到的内容"),
+    "chat.was.failed": ("the turn failed", "本轮失败"),
+    "chat.no_result": ("no result", "没有结果"),
     "chat.stopped": ("⏸ interrupted; what came is kept", "⏸ 已中断；已收到的内容已保存"),
     "chat.wants": ("{name} wants to run:", "{name} 请求运行："),
     "chat.run_it": ("Run it? [y/N]", "运行吗？[y/N]"),
@@ -212,7 +215,6 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     ),
     "talk.called": ("· {name}: {state}, {seconds} s", "· {name}：{state}，{seconds} 秒"),
     # traces
-    "trace.no_request": ("the turn sent no request", "该轮没有发送请求"),
     "trace.written": ("{size} bytes written to {path}, sha256 {hash}", "已写入 {path}：{size} 字节，sha256 {hash}"),
     "trace.sends": (
         "sending {size} bytes again, sha256 {hash}, to {model}; nothing is stored",
