@@ -138,3 +138,23 @@ def test_control_characters_of_a_model_are_visible_in_a_pipe_and_escaped_in_json
     done = ask.run("ask", "Hello", "--json")
     assert "\x1b" not in done.stdout
     assert json.loads(done.stdout)["answer"] == "a\x1b]0;owned\x07b\u202ec"
+
+
+def test_the_texts_of_several_steps_stand_apart_and_progress_has_lines_of_its_own(lamina: Lamina) -> None:
+    (lamina.folder / "note.txt").write_text("nine\n", encoding="utf-8")
+    reads = {"call": "read_file", "arguments": {"path": "note.txt"}}
+    lamina.script([{"text": "I look."}, reads], [{"text": "Once more.\n"}, reads], [{"text": "It says nine."}])
+    words = "I look.\n\nOnce more.\n\nIt says nine."
+    assert lamina.run("ask", "--mode", "agent", "What?").stdout == f"{words}\n"
+    assert json.loads(lamina.run("ask", "--mode", "agent", "What?", "--json").stdout)["answer"] == words
+    both = subprocess.run(
+        [sys.executable, "-m", "lamina", "ask", "--mode", "agent", "What?"], cwd=lamina.folder, env=lamina.environ(),
+        check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+    ).stdout  # fmt: skip
+    assert [line for line in both.split("\n") if "read_file" in line and not line.startswith("· ")] == []
+
+
+def test_a_call_as_the_last_thing_leaves_no_line_behind(lamina: Lamina) -> None:
+    lamina.script([{"text": "I look."}, {"call": "read_file", "arguments": {"path": "x"}}])
+    done = lamina.run("ask", "--mode", "agent", "What?", LAMINA_STEPS="1")
+    assert (done.returncode, done.stdout) == (1, "I look.\n")

@@ -198,8 +198,8 @@ def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_r
         terminal.say("Tell me", "The beginning of")
         terminal.process.send_signal(signal.SIGKILL)
         terminal.end()
-    for command in (("show",), ("replay",)):
-        said = chat.error("trace", *command, "last", code=4)
+    for command in ("show", "replay"):
+        said = chat.error("trace", command, "last")
         assert "its receipt was lost with the process" in said
     session = said.split("lamina sessions show ")[1].strip()
     assert "The beginning of" in chat("sessions", "show", session), "the next step works"
@@ -207,6 +207,22 @@ def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_r
         text = terminal.ready()
         assert "› Tell me\n\n  The beginning of\n\n\n  ⚠ interrupted: this is what came" in text
         terminal.say("/why", "its receipt was lost with the process")
+
+
+def test_over_budget_is_said_in_the_chat_and_by_context(chat: Lamina) -> None:
+    with chat.terminal("chat", environ={"LAMINA_BUDGET": "50"}) as terminal:
+        terminal.say("Hello", "over budget: the fixed part alone is too large")
+        text = terminal.say("/context", "over budget")
+        assert "nothing was left out" not in text
+        assert "next: raise LAMINA_BUDGET" in text
+
+
+def test_the_welcome_says_that_there_are_no_tools_and_how_to_get_them(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        assert "mode ask: it only talks; /mode agent gives it files and commands" in terminal.ready()
+    with chat.terminal("chat", "--mode", "agent") as terminal:
+        assert "it only talks" not in terminal.ready()
+    assert "LAMINA_MODE=agent" in chat("chat", "--help")
 
 
 def test_tab_completes_commands_and_session_ids(chat: Lamina) -> None:

@@ -111,7 +111,10 @@ async def _hello(desk: Desk) -> None:
         .append(f" · {visible(provider.model)} ({provider.name})", style="dim")
     )
     line.append(f" · {visible(desk.app.settings.workspace)}", style="dim")
-    desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"), Text(""))
+    desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"))
+    if desk.mode == "ask":
+        desk.screen.print(Text(desk.say["chat.no_tools"], style="dim"))
+    desk.screen.print(Text(""))
     if desk.session:
         await desk.recap()
 
