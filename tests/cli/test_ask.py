@@ -31,7 +31,7 @@ def test_the_answer_is_plain_text_in_a_pipe_and_the_question_is_words_and_input(
     ask("ask", given="Only the input\nof two lines\n")
     assert said(ask)[0] == "Only the input\nof two lines"
     ask("ask", "Explain:", given="def f(): ...\n")
-    assert said(ask)[0] == "Explain:\n\ndef f(): ..."
+    assert said(ask)[0] == "Explain:\n\n<stdin>\ndef f(): ...\n</stdin>"
 
 
 def test_json_is_one_object_with_what_happened(ask: Lamina) -> None:
@@ -69,7 +69,7 @@ def test_a_turn_that_fails_is_exit_1_with_the_error_and_what_came(ask: Lamina) -
 
 
 def test_without_a_provider_or_with_bad_rules_nothing_is_asked_and_the_error_says_why(ask: Lamina) -> None:
-    assert "name of a model" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
+    assert "name no model for openai" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
     assert ask.json("sessions") == [], "nothing was begun"
     (ask.folder / "AGENTS.md").write_text("Be kind.\u202e\n", encoding="utf-8")
     done = ask.run("ask", "Hello")

@@ -205,8 +205,8 @@ def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_r
     assert "The beginning of" in chat("sessions", "show", session), "the next step works"
     with chat.terminal("chat", "--resume", "last") as terminal:
         text = terminal.ready()
-        assert "› Tell me\n\n  The beginning of\n\n\n  ⚠ interrupted: this is what came" in text
-        terminal.say("/why", "its receipt was lost with the process")
+        assert "› Tell me\n\n  The beginning of\n\n  ⚠ interrupted: this is what came" in text
+        terminal.say("/why", "next: its words are kept")
 
 
 def test_over_budget_is_said_in_the_chat_and_by_context(chat: Lamina) -> None:

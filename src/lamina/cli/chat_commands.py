@@ -126,7 +126,8 @@ class Desk:
         for row in rows:
             self._recap_row(row, {call.id: (call, result) for call, result in calls})
         if turn and turn.state in ("interrupted", "failed"):
-            self.show(Text(f"⚠ {self.say[f'chat.was.{turn.state}']}", style="yellow"))
+            mark = Text(f"⚠ {self.say[f'chat.was.{turn.state}']}", style="yellow")
+            self.screen.print(Padding(mark, (0, 0, 0, 2)), Text(""))
 
     def _recap_row(self, row: StoredMessage, calls: Mapping[str, Call]) -> None:
         text = row.text if len(row.text) <= RECAP else f"…{row.text[-RECAP:]}"
