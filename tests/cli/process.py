@@ -35,7 +35,9 @@ class Lamina:
 
     def terminal(self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None) -> Terminal:
         """The same on a terminal that can be typed into and looked at."""
-        return Terminal(list(arguments), self.environ(**(environ or {})), self.folder, width=width)
+        return Terminal(
+            list(arguments), {**self.environ(), "TERM": "xterm-256color", **(environ or {})}, self.folder, width=width
+        )
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -40,7 +40,7 @@ class Terminal:
         self._parent, child = pty.openpty()
         self._screen.write_process_input = self.send  # pyright: ignore[reportAttributeAccessIssue] -- pyte's hook
         ioctl(child, TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        environ = {**environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        environ = {"TERM": "xterm-256color", **environ, "LANG": "C.UTF-8"}
         environ = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
 
         def own() -> None:  # a terminal of its own, so that Ctrl-C reaches the process as people's would

@@ -31,7 +31,7 @@ def test_the_answer_is_plain_text_in_a_pipe_and_the_question_is_words_and_input(
     ask("ask", given="Only the input\nof two lines\n")
     assert said(ask)[0] == "Only the input\nof two lines"
     ask("ask", "Explain:", given="def f(): ...\n")
-    assert said(ask)[0] == "Explain:\n\ndef f(): ..."
+    assert said(ask)[0] == "Explain:\n\n<stdin>\ndef f(): ...\n</stdin>"
 
 
 def test_json_is_one_object_with_what_happened(ask: Lamina) -> None:
@@ -69,7 +69,7 @@ def test_a_turn_that_fails_is_exit_1_with_the_error_and_what_came(ask: Lamina) -
 
 
 def test_without_a_provider_or_with_bad_rules_nothing_is_asked_and_the_error_says_why(ask: Lamina) -> None:
-    assert "name of a model" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
+    assert "name no model for openai" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
     assert ask.json("sessions") == [], "nothing was begun"
     (ask.folder / "AGENTS.md").write_text("Be kind.\u202e\n", encoding="utf-8")
     done = ask.run("ask", "Hello")
@@ -138,3 +138,23 @@ def test_control_characters_of_a_model_are_visible_in_a_pipe_and_escaped_in_json
     done = ask.run("ask", "Hello", "--json")
     assert "\x1b" not in done.stdout
     assert json.loads(done.stdout)["answer"] == "a\x1b]0;owned\x07b\u202ec"
+
+
+def test_the_texts_of_several_steps_stand_apart_and_progress_has_lines_of_its_own(lamina: Lamina) -> None:
+    (lamina.folder / "note.txt").write_text("nine\n", encoding="utf-8")
+    reads = {"call": "read_file", "arguments": {"path": "note.txt"}}
+    lamina.script([{"text": "I look."}, reads], [{"text": "Once more.\n"}, reads], [{"text": "It says nine."}])
+    words = "I look.\n\nOnce more.\n\nIt says nine."
+    assert lamina.run("ask", "--mode", "agent", "What?").stdout == f"{words}\n"
+    assert json.loads(lamina.run("ask", "--mode", "agent", "What?", "--json").stdout)["answer"] == words
+    both = subprocess.run(
+        [sys.executable, "-m", "lamina", "ask", "--mode", "agent", "What?"], cwd=lamina.folder, env=lamina.environ(),
+        check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+    ).stdout  # fmt: skip
+    assert [line for line in both.split("\n") if "read_file" in line and not line.startswith("· ")] == []
+
+
+def test_a_call_as_the_last_thing_leaves_no_line_behind(lamina: Lamina) -> None:
+    lamina.script([{"text": "I look."}, {"call": "read_file", "arguments": {"path": "x"}}])
+    done = lamina.run("ask", "--mode", "agent", "What?", LAMINA_STEPS="1")
+    assert (done.returncode, done.stdout) == (1, "I look.\n")

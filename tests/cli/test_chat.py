@@ -178,6 +178,53 @@ def test_another_model_answers_over_the_same_store_and_a_broken_one_changes_noth
     assert len(messages(chat)) == 4
 
 
+def test_a_session_with_tools_is_taken_up_with_its_question_calls_and_answer(chat: Lamina) -> None:
+    (chat.folder / "note.txt").write_text("\n".join(f"line {n}" for n in range(9)), encoding="utf-8")
+    reads = {"call": "read_file", "arguments": {"path": "note.txt"}}
+    chat.script([{"text": "I look."}, reads], [{"text": "Nine lines."}, {"usage": [1, 0, 7]}])
+    chat.run("chat", "--mode", "agent", given="How long is it?\n")
+    with chat.terminal("chat", "--resume", "last") as terminal:
+        text = terminal.ready()
+        assert "› How long is it?\n\n  I look.\n\n  ✓ read_file  note.txt\n    │" in text
+        assert text.index("more lines · /tools") < text.index("  Nine lines.")
+        assert "data-" not in text
+        assert "line 8" not in text
+        assert "line 8" in terminal.say("/tools", "line 8")
+
+
+def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_request_is(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGKILL)
+        terminal.end()
+    for command in ("show", "replay"):
+        said = chat.error("trace", command, "last")
+        assert "its receipt was lost with the process" in said
+    session = said.split("lamina sessions show ")[1].strip()
+    assert "The beginning of" in chat("sessions", "show", session), "the next step works"
+    with chat.terminal("chat", "--resume", "last") as terminal:
+        text = terminal.ready()
+        assert "› Tell me\n\n  The beginning of\n\n  ⚠ interrupted: this is what came" in text
+        terminal.say("/why", "next: its words are kept")
+
+
+def test_over_budget_is_said_in_the_chat_and_by_context(chat: Lamina) -> None:
+    with chat.terminal("chat", environ={"LAMINA_BUDGET": "50"}) as terminal:
+        terminal.say("Hello", "over budget: the fixed part alone is too large")
+        text = terminal.say("/context", "over budget")
+        assert "nothing was left out" not in text
+        assert "next: raise LAMINA_BUDGET" in text
+
+
+def test_the_welcome_says_that_there_are_no_tools_and_how_to_get_them(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        assert "mode ask: it only talks; /mode agent gives it files and commands" in terminal.ready()
+    with chat.terminal("chat", "--mode", "agent") as terminal:
+        assert "it only talks" not in terminal.ready()
+    assert "LAMINA_MODE=agent" in chat("chat", "--help")
+
+
 def test_tab_completes_commands_and_session_ids(chat: Lamina) -> None:
     with chat.terminal("chat") as terminal:
         terminal.say("Words of the first", "7 out")
@@ -215,6 +262,28 @@ def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_and_waits(chat: L
         terminal.wait("› next question")
         terminal.send(ENTER)
         terminal.wait("The second answer.")
+
+
+def test_lines_typed_before_the_first_prompt_are_sent_one_by_one(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.send(f"First words{ENTER}/mode plan{ENTER}Other wor")  # before Python itself has started
+        terminal.wait(lambda _: b"opening" in terminal.raw)
+        terminal.send(f"ds{ENTER}")
+        terminal.wait("5 out")
+        assert terminal.ready().split("\n")[-1].startswith(" plan · ")
+    assert [row[1] for row in messages(chat) if row[0] == "user"] == ["First words", "Other words"]
+
+
+def test_lines_typed_during_a_slow_command_are_sent_one_by_one(chat: Lamina) -> None:
+    with chat.terminal("chat") as terminal:
+        terminal.say("First words", "7 out")
+        terminal.ready()
+        terminal.send(f"/model other{ENTER}")
+        terminal.wait(lambda _: terminal.raw.count(b"opening") > 1)
+        terminal.send(f"/mode plan{ENTER}Other words{ENTER}")
+        terminal.wait(lambda text: text.count("7 out") == 2)
+        assert terminal.ready().split("\n")[-1].startswith(" plan · ")
+    assert [row[1] for row in messages(chat) if row[0] == "user"] == ["First words", "Other words"]
 
 
 REMOVES: list[dict[str, Any]] = [{"text": "I clean up."}, {"call": "bash", "arguments": {"command": "rm -r drafts"}}]
@@ -321,6 +390,7 @@ def test_bad_options_are_refused_in_two_lines(chat: Lamina) -> None:
     assert "--mode has no choice 'fast'" in chat.error("chat", "--mode", "fast", given="")
     assert "is not there" in chat.error("chat", "--workspace", "nowhere", given="")
     assert "there is no session yet" in chat.error("chat", "--resume", "last", given="Hello\n")
+    assert "no session 'zzzz'" in chat.error("chat", "--resume", "zzzz", given="")
 
 
 def test_without_a_terminal_each_line_is_a_message(chat: Lamina) -> None:
@@ -351,3 +421,13 @@ def test_a_line_that_is_not_utf_8_is_named(chat: Lamina) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert b"line 1 is not UTF-8: byte 3 is 0xe9" in done.stderr
+
+
+def test_a_terminal_that_can_do_nothing_but_lines_has_a_prompt_too(chat: Lamina) -> None:
+    with chat.terminal("chat", environ={"TERM": "dumb"}) as terminal:
+        terminal.wait("›")
+        terminal.send(f"Hello{ENTER}")
+        terminal.wait(lambda text: text.count("›") == 2)
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+        assert "A **good** day." in terminal.text

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import random
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -9,11 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 import pyte
 import pytest
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text as RichText
 
-from lamina.cli.chat_view import TurnView
+from lamina.cli.chat_view import TurnView, result_lines
 from lamina.cli.markdown import blocks, finished, tail
 from lamina.cli.screen import Screen
-from lamina.cli.texts import texts
+from lamina.cli.texts import texts, visible
 from lamina.types import Began, Decision, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 from tests.cli.terminal import shown_lines
 
@@ -241,6 +244,47 @@ def test_the_question_shows_what_will_run_to_the_last_byte_and_the_reason() -> N
     assert all(f"    │ echo {n}" in page.lines for n in range(30))
     assert "    │ # ⟨U+001B⟩[8m hidden" in page.lines
     assert "    rm removes files" in page.lines
+
+
+SLY = (
+    "echo " + "x" * 200 + "    rm removes files",
+    "echo 一二三四五六七八九十" * 12,
+    "echo a        " * 9 + "this is harmless: it only reads        " * 3,
+    "echo é̈à½→ " * 30,
+    "\techo\t\tone\r\n\necho two\x0bthree\x85four\u2028five",
+)
+
+
+@pytest.mark.parametrize("width", [80, 40, 24])
+@pytest.mark.parametrize("shows", SLY)
+def test_T4_no_row_of_what_will_run_is_without_its_gutter(shows: str, width: int) -> None:
+    page = Page(width=width)
+    ask(page, False, Decision("confirm", "OUR REASON", shows))
+    rows = page.lines[next(n for n, line in enumerate(page.lines) if "wants" in line) + 1 :]
+    rows = rows[: next(n for n, line in enumerate(rows) if line == "    OUR REASON")]
+    assert all(row.startswith("    │") for row in rows), rows
+    shown = "".join(row.removeprefix("    │").removeprefix(" ") for row in rows)
+    assert shown.replace(" ", "") == re.sub(r"\s", "", visible(shows.replace("\r\n", ""))), "to the last character"
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("text", SLY)
+def test_T4_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bool, width: int) -> None:
+    page, call = Page(width=width), ToolCallEvent("1", "bash", json.dumps({"command": text}))
+    page.screen.print(
+        result_lines(texts("en"), call, ToolResult("1", "bash", text, "failed", 0.1), full=full, width=width)
+    )
+    head, *rows = page.text.split("\n")
+    assert head.endswith("failed · 0.1 s"), "a call is one row"
+    assert rows
+    assert all(row.startswith(("    │", "    └ ")) for row in rows), rows
+
+
+def test_T4_a_gutter_that_leaves_wrapped_rows_alone_is_caught() -> None:
+    page = Page(width=40)
+    page.screen.print(Padding(RichText(f"│ {SLY[0]}"), (0, 0, 0, 4)))
+    assert any(not row.startswith("    │") for row in page.text.split("\n"))
 
 
 def test_no_is_no_and_ctrl_c_at_the_question_is_no_and_stops_the_turn() -> None:

@@ -80,3 +80,26 @@ def test_outside_of_the_main_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert entered == [True]
+
+
+EARLY = """
+import sys
+from lamina.cli import main
+
+class Presses:  # Ctrl-C while a module is looked for
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Presses())
+sys.exit(main(["ask", "Hello"]))
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "lamina.cli.root", "lamina.settings", "lamina.cli.ask", "lamina.app.app"])
+def test_ctrl_c_while_the_program_is_still_loading_ends_it_quietly(lamina: Lamina, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, module], env=lamina.environ(), cwd=lamina.folder, check=False,
+        capture_output=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

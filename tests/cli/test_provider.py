@@ -77,3 +77,17 @@ async def test_P5_C1_all_layers_reach_the_provider_in_order_from_the_real_proces
         assert json.loads(said)["answer"] == "Certainly, 好的. ONE"
         payload = (await run("trace", "show", json.loads(said)["turn_id"], "--payload")).rstrip("\n").encode()
         assert body.startswith(payload[:-1]), "the trace is what was sent"
+
+
+def test_what_the_settings_lack_is_said_in_a_sentence_with_a_next_step(lamina: Lamina) -> None:
+    said = lamina.error("ask", "Hello", LAMINA_PROVIDER="openai")
+    assert said.startswith("error: the settings name no model for openai\nnext: set LAMINA_MODEL")
+    assert "the settings name no script\nnext: " in lamina.error("ask", "Hello", LAMINA_PROVIDER="scripted")
+    said = lamina.error("ask", "Hello", LAMINA_PROVIDER="scripted", LAMINA_SCRIPT="/nope")
+    assert "cannot be read" in said
+    assert "\nnext: name a file" in said
+
+
+def test_how_long_to_wait_is_said_where_it_is_known(lamina: Lamina) -> None:
+    lamina.script([{"fault": "status", "code": 429, "retry_after": 30}])
+    assert "wait 30 seconds" in lamina.run("ask", "Hello").stderr

@@ -31,9 +31,9 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
         if name == "scripted":
             from lamina.providers.scripted import ScriptedProvider  # noqa: PLC0415 -- only when it is named
 
-            _needs(settings.script, "a script", "LAMINA_SCRIPT=answers.json, see docs/providers.md")
+            _needs(settings.script, "script", "LAMINA_SCRIPT=answers.json, see docs/providers.md")
             return ScriptedProvider.load(settings.script, window=window, repeat=True)
-        _needs(settings.model, f"the name of a model for {name}", "set LAMINA_MODEL, or model = … in lamina.toml")
+        _needs(settings.model, f"model for {name}", "set LAMINA_MODEL, or model = … in lamina.toml")
         key = _key(settings.api_key)
         address: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
         if name == "anthropic":

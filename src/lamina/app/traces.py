@@ -16,18 +16,22 @@ from lamina.app.files import counter, file_rows, instruction_files
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
 from lamina.assembly.receipt import Difference, explain
+from lamina.assembly.results import output_of
 from lamina.errors import InputError, NotFoundError
 from lamina.layers.injection import InjectionState
-from lamina.records import Session, TurnRecord
+from lamina.records import Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
-from lamina.types import Context, Event, Receipt
+from lamina.store.turns import RECOVERED
+from lamina.types import Context, Event, OutcomeState, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
-    "Difference", "asked_again", "difference", "find_turn", "last_turn", "next_context", "request_of", "requests_of",
-    "rules_of",
+    "Call", "Difference", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
+    "next_context", "request_of", "requests_of", "rules_of", "unsent",
 ]  # fmt: skip
 LOOKED_AT = 50
+Call = tuple[ToolCallEvent, ToolResult | None]
+"""A call and what came back, unless the turn ended before."""
 
 
 async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
@@ -51,10 +55,48 @@ async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | N
     """One request of a turn, counted from 1; the last one unless a number is given."""
     receipts = await requests_of(store, owner, turn)
     if not receipts:
-        raise NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+        raise unsent(turn)
     if number is not None and not 1 <= number <= len(receipts):
         raise InputError(f"--request is {number}", hint=f"the turn has {len(receipts)}, counted from 1")
     return receipts[-1 if number is None else number - 1]
+
+
+def unsent(turn: TurnRecord) -> NotFoundError:
+    """Why there is no request of this turn to look at. Requests are kept with the end of their turn."""
+    if turn.error == RECOVERED:
+        return NotFoundError(
+            f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",
+            hint=f"its words are kept: lamina sessions show {turn.session_id[:8]}",
+        )
+    return NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+
+
+async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:
+    """Everything that was stored of a turn, from its question on, in order."""
+    rows = await store.history.messages(owner, turn.session_id, after=turn.user_seq - 1)
+    return [row for row in rows if row.turn_id == turn.turn_id]
+
+
+def called(rows: Sequence[StoredMessage]) -> list[Call]:
+    """The calls in these messages with their results, as the model got them; how long they took nobody has kept."""
+    results = {str(row.extra.get("tool_call_id")): output_of(row.text) for row in rows if row.role == "tool"}
+    found: list[Call] = []
+    for row in rows:
+        for call in row.extra.get("tool_calls") or ():
+            event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
+            text = results.get(event.id)
+            result = ToolResult(event.id, event.name, text, _state(event.name, text), 0.0) if text is not None else None
+            found.append((event, result))
+    return found
+
+
+def _state(name: str, text: str) -> OutcomeState:
+    """By the sentences with which a call that did not run is answered."""
+    if text.startswith((f"The user said no to this call of {name}", f"{name} was not run, since it needs a yes")):
+        return "refused"
+    if text.startswith(f"{name} was blocked"):
+        return "blocked"
+    return "failed" if text.startswith((f"{name} was not run", f"{name} was ended")) else "done"
 
 
 def difference(before: Receipt, after: Receipt) -> Difference:

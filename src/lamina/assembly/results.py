@@ -1,8 +1,9 @@
 """A tool's output as the model gets it: fenced, of bounded length, with a hint when something is missing (S6)."""
 
+import re
 import unicodedata
 
-from lamina.assembly.fences import DEFAULT_MARK, Fence, Hint
+from lamina.assembly.fences import ATTRIBUTES, DEFAULT_MARK, Fence, Hint
 from lamina.errors import ToolError, shown
 
 MAX_CHARS = 8_000
@@ -31,6 +32,17 @@ def tool_result(
         ("max_chars", str(max_chars)),
     )
     return f"{fenced}\n{Hint('tool_output_omitted', advice, attributes).render(mark)}"
+
+
+def output_of(content: str) -> str:
+    """What a tool said, out of the content that `tool_result` made of it; anything else stays as it is."""
+    found = _FENCED.match(content)
+    if not found:
+        return content
+    return found["text"] + ("\n…" if '"tool_output_omitted"' in content[found.end() :] else "")
+
+
+_FENCED = re.compile(rf"<(?P<tag>data-[a-z0-9]+(?:\.[0-9]+\.)?){ATTRIBUTES}>\n(?P<text>.*?)\n</(?P=tag)>", re.DOTALL)
 
 
 def clip(text: str, max_chars: int) -> str:

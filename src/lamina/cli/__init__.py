@@ -6,7 +6,14 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; an error of the user's is shown in two lines, without a traceback."""
+    """Run one command; an error of the user's is shown in two lines, and Ctrl-C in none, however early it comes."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(arguments: list[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a C locale must not break Chinese output
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
@@ -28,8 +35,6 @@ def main(arguments: list[str] | None = None) -> int:
             if stream is not None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
                 stream.flush()
         return code
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # `lamina context | head`
         _drop_output()
         return 141

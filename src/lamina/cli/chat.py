@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from lamina.app.app import App
-from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey
+from lamina.app.traces import requests_of
+from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey, over
 from lamina.cli.chat_view import TurnView
 from lamina.cli.common import SHORT, Say, option
 from lamina.cli.screen import Screen
@@ -61,7 +62,16 @@ def on_terminal() -> bool:
 
 
 async def _on_terminal(say: Say, settings: Settings, resume: str | None, mode: str | None) -> int:
-    """Until somebody leaves. Another model is another app over the same store."""
+    """Until somebody leaves. Keys wait for a prompt from the first moment on, whatever goes on meanwhile."""
+    from lamina.cli.input import keep_typed, quiet
+
+    with quiet():
+        keep_typed()
+        return await _talks(say, settings, resume, mode)
+
+
+async def _talks(say: Say, settings: Settings, resume: str | None, mode: str | None) -> int:
+    """One talk after another: another model is another app over the same store."""
     screen, before, session = Screen(), settings, None
     desk: Desk | None = None
     while True:
@@ -101,7 +111,10 @@ async def _hello(desk: Desk) -> None:
         .append(f" · {visible(provider.model)} ({provider.name})", style="dim")
     )
     line.append(f" · {visible(desk.app.settings.workspace)}", style="dim")
-    desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"), Text(""))
+    desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"))
+    if desk.mode == "ask":
+        desk.screen.print(Text(desk.say["chat.no_tools"], style="dim"))
+    desk.screen.print(Text(""))
     if desk.session:
         await desk.recap()
 
@@ -139,7 +152,7 @@ class _Talk:
     async def _send(self, words: str) -> None:
         from rich.text import Text
 
-        from lamina.cli.input import quiet, said_yes
+        from lamina.cli.input import said_yes
 
         if not words:
             return
@@ -149,10 +162,12 @@ class _Talk:
         view = TurnView(desk.screen, desk.say, yes=said_yes)
         running = await desk.app.start(desk.owner, session.session_id, words, ask=view.ask)
         view.on_stop = running.cancel
-        with quiet(), interrupts(view.stop):
+        with interrupts(view.stop):
             desk.last = await view.follow(running.events())
-            await running.wait()
+            turn = await running.wait()
         desk.screen.print(Text(""))
+        if any(receipt.over_budget for receipt in await requests_of(desk.app.store, desk.owner, turn)):
+            desk.show(over(desk.say))
 
 
 def is_command(words: str) -> bool:
@@ -164,13 +179,17 @@ def is_command(words: str) -> bool:
 async def _piped(say: Say, settings: Settings, resume: str | None, mode: str | None) -> int:
     """Each line is a message; the exit code is that of the last turn."""
     lines, code = _lines(), 0
-    first = await _next(lines)
-    if first is None:
-        tell_error(say, "chat.nothing")
-        return 0
-    async with App.open(settings=settings) as app:
-        session: Session | None = await take_up(app, resume, mode) if resume else None
-        words: str | None = first
+    async with AsyncExitStack() as stack:
+        session: Session | None = None
+        app: App | None = None
+        if resume:  # whether there is such a session is said before anything is read
+            app = await stack.enter_async_context(App.open(settings=settings))
+            session = await take_up(app, resume, mode)
+        words = await _next(lines)
+        if words is None:
+            tell_error(say, "chat.nothing")
+            return 0
+        app = app or await stack.enter_async_context(App.open(settings=settings))
         while words is not None:
             session = session or await begin(app, words, mode=mode)
             code = await _one(say, app, session, words)
@@ -232,6 +251,8 @@ def _lines() -> Lines:
 
 
 async def _next(lines: Lines) -> str | None:
+    if sys.stdin.isatty():  # a terminal that can do nothing but lines
+        print("› ", end="", file=sys.stderr, flush=True)
     line = await lines.get()
     if isinstance(line, LaminaError):
         raise line

@@ -14,8 +14,18 @@ from rich.text import Text
 
 from lamina.app.app import App
 from lamina.app.skills import listed
-from lamina.app.traces import last_turn, next_context, request_of, requests_of, rules_of
-from lamina.cli.chat_view import Seen, result_lines
+from lamina.app.traces import (
+    Call,
+    called,
+    last_turn,
+    messages_of,
+    next_context,
+    request_of,
+    requests_of,
+    rules_of,
+    unsent,
+)
+from lamina.cli.chat_view import Seen, call_line, result_lines
 from lamina.cli.common import SHORT, Say, day, one_line, styled, table
 from lamina.cli.markdown import Answer
 from lamina.cli.memory import COLUMNS, memory_row
@@ -25,8 +35,8 @@ from lamina.cli.talk import MODES, begin, check_mode, take_up
 from lamina.cli.texts import visible
 from lamina.cli.view import bars, cuts, files_table, proof, segments
 from lamina.errors import InputError, LaminaError, SettingsError
-from lamina.records import Session, Template, TurnRecord
-from lamina.types import Receipt
+from lamina.records import Session, StoredMessage, Template, TurnRecord
+from lamina.types import Receipt, ToolCallEvent, ToolResult
 
 LISTED = 15
 RECAP = 1_200
@@ -97,10 +107,15 @@ class Desk:
         self.show(words)
 
     async def recap(self) -> None:
-        """The last words of a session that is taken up again."""
+        """The last turn of a session that is taken up again: question, calls, answer."""
         assert self.session is not None
-        rows = await self.app.store.history.messages(self.owner, self.session.session_id, limit=2, newest=True)
-        self.last = None
+        turn = await last_turn(self.app.store, self.owner, self.session.session_id)
+        if turn:
+            rows = await messages_of(self.app.store, self.owner, turn)
+        else:  # messages from elsewhere
+            rows = await self.app.store.history.messages(self.owner, self.session.session_id, limit=2, newest=True)
+        calls = called(rows)
+        self.last = Seen(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say["untitled"]
         self.screen.print(
             Text().append("↻ ", style="cyan").append(visible(title), style="bold").append(
@@ -109,13 +124,31 @@ class Desk:
             Text(""),
         )  # fmt: skip
         for row in rows:
-            text = row.text if len(row.text) <= RECAP else f"…{row.text[-RECAP:]}"
-            if row.role == "user":
-                self.screen.print(
-                    Text().append("› ", style="dim cyan").append(visible(one_line(text, 300)), style="dim")
-                )
-            elif text.strip():
-                self.screen.print(Text(""), Padding(Answer(text), (0, 0, 0, 2)), Text(""))
+            self._recap_row(row, {call.id: (call, result) for call, result in calls})
+        if turn and turn.state in ("interrupted", "failed"):
+            mark = Text(f"⚠ {self.say[f'chat.was.{turn.state}']}", style="yellow")
+            self.screen.print(Padding(mark, (0, 0, 0, 2)), Text(""))
+
+    def _recap_row(self, row: StoredMessage, calls: Mapping[str, Call]) -> None:
+        text = row.text if len(row.text) <= RECAP else f"…{row.text[-RECAP:]}"
+        if row.role == "user":
+            words = Text().append("› ", style="dim cyan").append(visible(one_line(row.text, 300)), style="dim")
+            self.screen.print(words, Text(""))
+        elif row.role == "assistant" and text.strip():
+            self.screen.print(Padding(Answer(text), (0, 0, 0, 2)), Text(""))
+        asked = [calls[call["id"]] for call in row.extra.get("tool_calls") or ()]
+        for call, result in asked:
+            self.screen.print(self.call_lines(call, result, full=False))
+        if asked:
+            self.screen.print(Text(""))
+
+    def call_lines(self, call: ToolCallEvent, result: ToolResult | None, *, full: bool) -> Any:
+        """A call of the last turn; without a result when the turn ended before one came."""
+        width, timed = self.screen.width, not (self.last and self.last.stored)
+        if result:
+            return result_lines(self.say, call, result, full=full, width=width, timed=timed)
+        line = Text().append("⚠ ", style="yellow").append_text(call_line(call.name, call.arguments, width - 20))
+        return Padding(line.append(f" · {self.say['chat.no_result']}", style="dim"), (0, 0, 0, 2))
 
     async def turn(self) -> TurnRecord:
         """The last turn of this session."""
@@ -237,16 +270,25 @@ def budget(say: Say, receipt: Receipt) -> list[Any]:
     """A bar for each layer, and what was cut and why."""
     left_out = cuts(receipt, say)
     parts: list[Any] = [Text(""), bars(receipt, say)]
+    if receipt.over_budget:
+        parts += [Text(""), over(say)]
+    if left_out is None and receipt.over_budget:
+        return parts
     if left_out is None:
         return [*parts, Text(""), Text(say["chat.nothing_cut"], style="dim")]
     return [*parts, Text(""), Text(say["chat.cut"], style="yellow"), left_out]
+
+
+def over(say: Say) -> Text:
+    words = Text(f"⚠ {say['over']}", style="bold red")
+    return words.append(f"\n  {say['next']}{say['colon']}{say['over.next']}", style="default not bold")
 
 
 async def _why(desk: Desk, words: str) -> None:
     turn = await desk.turn()
     receipts = await requests_of(desk.app.store, desk.owner, turn)
     if not receipts:
-        raise InputError(desk.say["trace.no_request"], hint=turn.error)
+        raise unsent(turn)
     number = int(words) if words.isascii() and words.isdigit() else len(receipts)
     if not 1 <= number <= len(receipts):
         raise InputError(f"/why {words}", hint=desk.say["chat.requests"].format(count=len(receipts)))
@@ -261,12 +303,12 @@ async def _why(desk: Desk, words: str) -> None:
 
 
 async def _tools(desk: Desk, words: str) -> None:
-    calls = [(call, result) for call, result in (desk.last.calls if desk.last else ()) if result]
+    calls = desk.last.calls if desk.last else ()
     if not calls:
         return desk.say_line("chat.no_calls")
     desk.screen.print(Text(""))
     for call, result in calls:
-        desk.screen.print(result_lines(desk.say, call, result, full=True, width=desk.screen.width), Text(""))
+        desk.screen.print(desk.call_lines(call, result, full=True), Text(""))
     return None
 
 

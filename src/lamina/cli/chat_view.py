@@ -9,7 +9,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
@@ -34,6 +35,8 @@ FRAME = 0.08
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PAUSE = 1.5
 """Seconds of silence inside an answer after which the spinner is back."""
+MOST_SHOWN = 70
+"""Characters of a call's arguments in its line."""
 FOLDED = 3
 """Lines of a tool's result that are shown at once."""
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "refused": ("⊘", "yellow"), "blocked": ("⊘", "red")}
@@ -55,6 +58,8 @@ class Seen:
     cached: int = 0
     completion: int = 0
     seconds: float = 0.0
+    stored: bool = False
+    """It was read from the store: how long its calls took is not known."""
 
     def take(self, event: TurnEvent) -> None:
         match event:
@@ -88,8 +93,43 @@ class Seen:
         return " · ".join(parts)
 
 
-def call_line(name: str, arguments: str, most: int = 70) -> Text:
-    """`bash  ls -la`: the name, and what it is called with, in one line."""
+@dataclass(frozen=True, slots=True)
+class Gutter:
+    """Text from outside with a line at its left, on every row that it takes: none of it can look like our own words.
+
+    A character that is not ASCII counts as two columns, since terminals differ about their width: no row is ever
+    broken once more by the terminal itself.
+    """
+
+    text: str
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in visible(self.text.replace("\r\n", "\n")).split("\n"):
+            for piece in pieces(line.replace("\t", "    "), options.max_width - 2):
+                yield Text(f"│ {piece}", style=self.style, no_wrap=True, overflow="ignore")
+
+
+def pieces(line: str, columns: int) -> list[str]:
+    """A line in rows of at most so many columns, to the last character; an empty line is one row."""
+    rows, begin, used = list[str](), 0, 0
+    for place, character in enumerate(line):
+        wide = 1 if character.isascii() else 2
+        if used + wide > columns and place > begin:
+            rows.append(line[begin:place])
+            begin, used = place, 0
+        used += wide
+    return [*rows, line[begin:]]
+
+
+def shortened(line: str, columns: int) -> str:
+    """The beginning of a line, in so many columns."""
+    first, *more = pieces(line, columns)
+    return f"{pieces(first, columns - 2)[0]}…" if more else first
+
+
+def call_line(name: str, arguments: str, columns: int) -> Text:
+    """`bash  ls -la`: the name, and what it is called with, in one row of so many columns."""
     try:
         found: Any = json.loads(arguments)
     except ValueError:
@@ -100,20 +140,26 @@ def call_line(name: str, arguments: str, most: int = 70) -> Text:
         words = next(iter(values.values())) if len(values) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
     else:
         words = arguments
-    line = Text().append(visible(name), style="bold")
-    return line.append(f"  {visible(one_line(words, most))}", style="dim") if words.strip() else line
+    name = shortened(visible(name), columns - 12)
+    line = Text().append(name, style="bold")
+    rest = shortened(visible(one_line(words, MOST_SHOWN)), max(8, columns - len(name) - 2))
+    return line.append(f"  {rest}", style="dim") if words.strip() else line
 
 
-def result_lines(say: Say, call: ToolCallEvent, result: ToolResult, *, full: bool, width: int) -> Group:
+def result_lines(
+    say: Say, call: ToolCallEvent, result: ToolResult, *, full: bool, width: int, timed: bool = True
+) -> Group:
     """A call that has ended: one line, and below it what came back, folded unless everything is asked for."""
     mark, colour = MARKS[result.state]
-    head = Text().append(f"{mark} ", style=colour).append_text(call_line(call.name, call.arguments))
-    word = "" if result.state == "done" else f"{say[f'chat.{result.state}']} · "
-    head.append(f" · {word}{say['chat.seconds'].format(seconds=result.seconds)}", style="dim")
+    words = [] if result.state == "done" else [say[f"chat.{result.state}"]]
+    words += [say["chat.seconds"].format(seconds=result.seconds)] if timed else []
+    end = "".join(f" · {word}" for word in words)
+    head = Text().append(f"{mark} ", style=colour)
+    head.append_text(call_line(call.name, call.arguments, width - 6 - cell_len(end))).append(end, style="dim")
     told = result.text.strip() and (full or result.state != "refused")  # who said no knows what happened
     rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if told else []
-    shown = rows if full else [one_line(row.replace("\t", "    "), max(10, width - 8)) for row in rows[:FOLDED]]
-    lines = [Text(f"│ {row}", style="dim") for row in shown]
+    shown = rows if full else [shortened(row.replace("\t", "    "), width - 6) for row in rows[:FOLDED]]
+    lines: list[Any] = [Gutter("\n".join(shown), "dim")] if shown else []
     if len(rows) > len(shown):
         lines.append(Text(f"└ {say['chat.folded'].format(count=len(rows) - len(shown))}", style="dim"))
     return Group(Padding(head, (0, 0, 0, 2)), *(Padding(line, (0, 0, 0, 4)) for line in lines))
@@ -210,7 +256,10 @@ class TurnView:
         waiting = [call for call, result in self.seen.calls if result is None]
         if waiting:
             lines = [
-                Text().append(f"{frame} ", style="cyan").append_text(call_line(c.name, c.arguments)) for c in waiting
+                Text()
+                .append(f"{frame} ", style="cyan")
+                .append_text(call_line(c.name, c.arguments, self._screen.width - 14))
+                for c in waiting
             ]
             since = self._say["chat.whole_seconds"].format(seconds=int(now - self._last))
             lines[-1].append(f" · {since}", style="dim")
@@ -278,6 +327,7 @@ def question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
     head = (
         Text().append("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
     )
-    lines = [Padding(Text(f"│ {line}", style="yellow"), (0, 0, 0, 4)) for line in visible(shows).split("\n")]
-    why = [Padding(Text(visible(decision.reason), style="dim"), (0, 0, 0, 4))] if decision.reason else []
-    return Group(Padding(head, (0, 0, 0, 2)), *lines, *why)
+    lines = Padding(Gutter(shows, "yellow"), (0, 0, 0, 4))
+    reason = " ".join(decision.reason.split())  # in lines of ours, none of which a quoted name can begin
+    why = [Padding(Text(visible(reason), style="dim"), (0, 0, 0, 4))] if reason else []
+    return Group(Padding(head, (0, 0, 0, 2)), lines, *why)

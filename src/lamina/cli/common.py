@@ -137,7 +137,10 @@ def table(say: Say, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, ri
     for number, name in enumerate(columns):
         last = number == len(columns) - 1
         made.add_column(
-            say[f"col.{name}"], justify="right" if name in right else "left", overflow="fold", no_wrap=not last
+            say[f"col.{name}"],
+            justify="right" if name in right else "left",
+            overflow="fold" if last else "ellipsis",
+            no_wrap=not last,
         )
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row))

@@ -6,6 +6,7 @@ else to read.
 
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -19,9 +20,10 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import History
-from prompt_toolkit.input import Input
-from prompt_toolkit.input.typeahead import clear_typeahead
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
@@ -48,6 +50,8 @@ KEPT = 1_000
 """Messages that the history keeps."""
 MOST_LINE = 64 * 1024
 YES = ("y", "yes", "是", "好")
+COOKED = str.maketrans("\n\0", "\r\x04")
+"""What a terminal that reads lines makes of Enter and Ctrl-D, and what they are."""
 
 Choice = tuple[str, str]
 """What may be typed, and what it means."""
@@ -182,14 +186,34 @@ def forget_typed(given: Input) -> None:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
+def keep_typed() -> None:
+    """What was typed before `quiet` waits for the first prompt: until then the terminal made Enter a Ctrl-J."""
+    typed = b""
+    if termios:
+        with suppress(termios.error, OSError, ValueError):
+            handle = sys.stdin.fileno()
+            while len(typed) < MOST_LINE and select.select([handle], [], [], 0)[0]:
+                block = os.read(handle, 4096)
+                if not block:
+                    break
+                typed += block
+    if typed:
+        presses: list[KeyPress] = []
+        parser = Vt100Parser(presses.append)
+        parser.feed(typed.decode("utf-8", "ignore").translate(COOKED))
+        parser.flush()
+        store_typeahead(create_input(), presses)
+
+
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Keys that are pressed meanwhile are not shown; they wait for the next prompt, Enter as Enter."""
+    """Keys that are pressed meanwhile are not shown; they wait for the next prompt, each as it was pressed."""
     found: Any = None
     if termios:
         with suppress(termios.error, OSError, ValueError):
             found = termios.tcgetattr(sys.stdin.fileno())
-            silent = [found[0] & ~termios.ICRNL, *found[1:3], found[3] & ~termios.ECHO, *found[4:]]
+            lines = termios.ECHO | termios.ICANON | termios.IEXTEN
+            silent = [found[0] & ~termios.ICRNL, *found[1:3], found[3] & ~lines, *found[4:]]
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, silent)
     try:
         yield

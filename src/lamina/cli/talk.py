@@ -115,16 +115,33 @@ def refuser(say: Say) -> Ask:
 
 
 async def plain_turn(say: Say, events: AsyncIterable[TurnEvent], *, quiet: bool = False) -> tuple[Seen, str]:
-    """The answer to the standard output as it comes, everything else to the error output; also returned."""
-    seen, pieces = Seen(), list[str]()
+    """The answer to the standard output as it comes, everything else to the error output; also returned.
+
+    A blank line stands between the texts of two steps, and whatever is said meanwhile begins a line of its own.
+    """
+    seen, steps, paused = Seen(), [""], False
+
+    def write(text: str) -> None:
+        if not quiet and text:
+            sys.stdout.write(visible(text.replace("\r\n", "\n")))
+            sys.stdout.flush()
+
+    def end_line() -> None:
+        write("\n" if steps[-1] and not paused and not steps[-1].endswith("\n") else "")
+
     async for event in events:
         seen.take(event)
+        if isinstance(event, ToolCallEvent | ToolResult | Notice):
+            end_line()
+            paused = True
         match event:
             case Text():
-                pieces.append(event.text)
-                if not quiet:
-                    sys.stdout.write(visible(event.text.replace("\r\n", "\n")))
-                    sys.stdout.flush()
+                if paused and steps[-1]:
+                    write("" if steps[-1].endswith("\n\n") else "\n")
+                    steps[-1:] = [steps[-1].rstrip("\n"), ""]
+                paused = False
+                steps[-1] += event.text
+                write(event.text)
             case ToolResult():
                 state = say[f"chat.{event.state}"]
                 tell_error(say, "talk.called", name=event.name, state=state, seconds=f"{event.seconds:.1f}")
@@ -132,10 +149,8 @@ async def plain_turn(say: Say, events: AsyncIterable[TurnEvent], *, quiet: bool 
                 print(f"· {visible(event.text)}", file=sys.stderr)
             case _:
                 pass
-    text = "".join(pieces)
-    if text and not quiet and not text.endswith("\n"):
-        print(flush=True)
-    return seen, text
+    end_line()
+    return seen, "\n\n".join(steps)
 
 
 def tell_error(say: Say, name: str, /, **values: object) -> None:

@@ -130,6 +130,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "bytes": ("bytes", "字节"),
     "trust": ("trust", "信任"),
     "of_budget": ("{tokens:,} of {budget:,} tokens", "{tokens:,} / {budget:,} token"),
+    "over.next": ("raise LAMINA_BUDGET, or shorten rules and instructions", "提高 LAMINA_BUDGET，或缩短规则与指令"),
     "over": ("over budget: the fixed part alone is too large", "超出预算：必须保留的部分已超出预算"),
     "free": ("free", "剩余"),
     "both": ("--json and --payload exclude each other", "--json 与 --payload 不能同时使用"),

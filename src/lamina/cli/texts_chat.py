@@ -36,6 +36,8 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "  lamina chat --resume last --mode plan\n\n"
         "  lamina chat --workspace ~/novel --model qwen3\n\n"
         "  printf 'Hello\\nAnd again\\n' | lamina chat\n\n"
+        "New sessions are in the mode `ask`, without tools. Files and commands come with `--mode agent`, with "
+        "`/mode agent` in the chat, or with LAMINA_MODE=agent for all of them.\n\n"
         "In the chat /help shows the commands, Alt-Enter or Ctrl-J makes a new line, Ctrl-C interrupts an answer and "
         "keeps it, Ctrl-D leaves.",
         "示例：\n\n"
@@ -43,6 +45,8 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "  lamina chat --resume last --mode plan\n\n"
         "  lamina chat --workspace ~/novel --model qwen3\n\n"
         "  printf '你好\\n再说一遍\\n' | lamina chat\n\n"
+        "新会话默认为 `ask` 模式，不使用工具。要使用文件与命令：`--mode agent`、对话中 `/mode agent`，"
+        "或设置 LAMINA_MODE=agent。\n\n"
         "对话中：/help 显示命令，Alt-Enter 或 Ctrl-J 换行，Ctrl-C 中断并保留回答，Ctrl-D 离开。",
     ),
     "ask.help": ("Ask one question; for pipes.", "提一个问题；可用于管道。"),
@@ -103,6 +107,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
         "/help shows the commands · Alt-Enter makes a new line · Ctrl-D leaves",
         "/help 显示命令 · Alt-Enter 换行 · Ctrl-D 离开",
     ),
+    "chat.no_tools": (
+        "mode ask: it only talks; /mode agent gives it files and commands",
+        "ask 模式：仅对话；/mode agent 可使用文件与命令",
+    ),
     "chat.keys": ("/help", "/help"),
     "chat.new": ("new", "新会话"),
     "chat.ctrl_c": ("Ctrl-C interrupts", "Ctrl-C 中断"),
@@ -122,6 +130,9 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "chat.ended.complete": ("complete", "完成"),
     "chat.ended.failed": ("the turn failed", "本轮失败"),
     "chat.ended.interrupted": ("the answer was interrupted; what came is kept", "回答中断；已收到的内容已保存"),
+    "chat.was.interrupted": ("interrupted: this is what came", "已中断：以上为已收到的内容"),
+    "chat.was.failed": ("the turn failed", "本轮失败"),
+    "chat.no_result": ("no result", "没有结果"),
     "chat.stopped": ("⏸ interrupted; what came is kept", "⏸ 已中断；已收到的内容已保存"),
     "chat.wants": ("{name} wants to run:", "{name} 请求运行："),
     "chat.run_it": ("Run it? [y/N]", "运行吗？[y/N]"),
@@ -212,7 +223,6 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     ),
     "talk.called": ("· {name}: {state}, {seconds} s", "· {name}：{state}，{seconds} 秒"),
     # traces
-    "trace.no_request": ("the turn sent no request", "该轮没有发送请求"),
     "trace.written": ("{size} bytes written to {path}, sha256 {hash}", "已写入 {path}：{size} 字节，sha256 {hash}"),
     "trace.sends": (
         "sending {size} bytes again, sha256 {hash}, to {model}; nothing is stored",

@@ -128,7 +128,9 @@ def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
              if not (narrow and name == "hash")]  # fmt: skip
     for name in names:
         fold, right = name in ("source", "why"), name in ("bytes", "tokens")
-        table.add_column(say[name], justify="right" if right else "left", overflow="fold", no_wrap=not fold)
+        table.add_column(
+            say[name], justify="right" if right else "left", overflow="fold" if fold else "ellipsis", no_wrap=not fold
+        )
     for run in _runs(receipt.segments, full):
         first, last, alone = run[0], run[-1], len(run) == 1
         dropped = first.decision == "dropped"

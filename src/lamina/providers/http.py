@@ -223,7 +223,7 @@ class Client:
         words = self.without(complaint_of(said))
         after = retry_after(answer.header("Retry-After"))
         if code in _BUSY and "insufficient_quota" not in words:
-            wait = f"wait {after:.0f} seconds" if after else "wait a little"
+            wait = f"wait {max(1, after):.0f} seconds" if after else "wait a little"
             return RateLimitError(
                 f"{host} answered {code}: {shown(words, 300)}", hint=f"{wait}, then ask again", code=code,
                 retry_after=after,

@@ -38,6 +38,7 @@ FAULTS = ("stall", "cut", "garbage", "refused", "status", "endless")
 _KINDS = ("text", "call", "usage", "done", "delay", "fault")
 _ORDER = ("text", "call", "usage", "done")
 _HOST = "the script"
+_WRITE = 'name a file such as [[{"text": "Hello"}]], a list of steps for each answer'
 
 
 class ScriptedProvider:
@@ -62,9 +63,11 @@ class ScriptedProvider:
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"the script {shown(os.fspath(path))} cannot be read: {error.strerror}") from None
+            raise InputError(
+                f"the script {shown(os.fspath(path))} cannot be read: {error.strerror}", hint=_WRITE
+            ) from None
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the script {shown(os.fspath(path))} is no JSON: {error}") from None
+            raise InputError(f"the script {shown(os.fspath(path))} is no JSON: {error}", hint=_WRITE) from None
         if not isinstance(script, list) or not all(isinstance(answer, list) for answer in cast("list[Any]", script)):
             raise InputError("a script is a list of answers, each a list of steps", hint='[[{"text": "Hello"}]]')
         return cls(cast("list[list[Step]]", script), **options)
@@ -134,8 +137,9 @@ def fault_of(step: Step) -> ProviderError:
         return ConnectError("the script cannot be reached", hint="is it running?")
     if code in (429, 503, 529):
         after = step.get("retry_after")
+        wait = f"wait {after:g} seconds" if after else "wait a little"
         return RateLimitError(
-            f"the script answered {code}", hint="wait a little, then ask again", code=code, retry_after=after
+            f"the script answered {code}", hint=f"{wait}, then ask again", code=code, retry_after=after
         )
     return RejectedError(f"the script answered {code}", hint="ask again later", code=code, retryable=code >= 500)
 
