@@ -31,7 +31,7 @@ LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "records", "errors"}
 SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.records": records, "lamina.errors": errors}
-FILES = {"toml"}  # `lamina.toml` is a file
+FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*lamina ")

@@ -91,7 +91,7 @@ async def test_S9_it_is_checked_at_every_step_and_early_steps_of_a_long_turn_are
     @tools.function
     def page(number: int) -> str:
         """A page of the book; one at a time."""
-        return f"page {number}: " + "lorem ipsum dolor sit amet " * 20
+        return f"page {number}: " + "lorem ipsum dolor sit amet " * 30
 
     calls = [[{"call": "page", "id": f"c{n}", "arguments": {"number": n}}] for n in range(12)]
     async with chat(where, [*calls, [{"text": "read"}]], tools=tools, budget=2_500) as (app, session, provider):

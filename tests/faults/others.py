@@ -125,6 +125,11 @@ async def equals(value: Any, given: Awaitable[Any]) -> bool:
     return value == await given
 
 
+async def record(store: Store) -> Any:
+    said, answer = {"role": "user", "content": "cherry"}, {"role": "assistant", "content": "yes"}
+    return await store.turns.record("ann", "base", said, answer)
+
+
 OPS: list[tuple[str, Do, Look]] = [
     ("new", lambda s: s.sessions.new("ann", session_id="new"), lambda s: among("new", titles(s))),
     ("update", lambda s: s.sessions.update("ann", "base", title="T"), lambda s: among("T", titles(s))),
@@ -132,6 +137,7 @@ OPS: list[tuple[str, Do, Look]] = [
     ("delete", lambda s: s.sessions.delete("ann", "gone"), lambda s: is_not(among("gone", titles(s)))),
     ("append", lambda s: s.history.append("ann", "base", [{"role": "user", "content": "apple"}]),
      lambda s: found(s, "apple")),
+    ("record", record, lambda s: found(s, "cherry")),
     ("collect", collect, lambda s: equals(1, _count(s.history.collected("ann")))),
     ("summary", lambda s: s.summaries.put("ann", "base", "short", upto_seq=1), lambda s: summarised(s, "base")),
     ("no summary", lambda s: s.summaries.delete("ann", "other"), lambda s: is_not(summarised(s, "other"))),
@@ -157,6 +163,7 @@ OPS: list[tuple[str, Do, Look]] = [
     ("unpark", unpark, lambda s: equals(0, _count(s.jobs.parked("ann")))),
     ("import", import_all, lambda s: among("T", titles(s, "eve"))),
     ("reindex", lambda s: s.maintenance.reindex("ann"), lambda s: found(s, "apple")),
+    ("scrub", lambda s: s.maintenance.scrub(), lambda s: found(s, "apple")),
     ("owners", lambda s: s.maintenance.owners(), anything),
     ("version", lambda s: s.overview.version(), anything),
 ]  # fmt: skip

@@ -8,12 +8,14 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +191,16 @@ def swap_file(work: Path) -> Iterator[None]:
 def swap_folder(work: Path) -> Iterator[None]:
     """Its folder by turns a link to a folder outside, and a folder."""
     while True:
-        (work / "sub").rename(work / "away")
-        (work / "sub").symlink_to("../outside")
+        with suppress(OSError):  # the other side may have made the folder anew meanwhile: next time
+            (work / "sub").rename(work / "away")
+            (work / "sub").symlink_to("../outside")
         yield
-        (work / "sub").unlink()
-        (work / "away").rename(work / "sub")
+        with suppress(OSError):
+            (work / "sub").unlink()
+        if (work / "sub").is_dir() and not (work / "sub").is_symlink():
+            shutil.rmtree(work / "sub", ignore_errors=True)
+        with suppress(OSError):
+            (work / "away").rename(work / "sub")
         yield
 
 

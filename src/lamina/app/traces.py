@@ -15,6 +15,7 @@ from lamina.app.commands import LAST, whole_id
 from lamina.app.files import counter, file_rows, instruction_files
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
+from lamina.assembly.context import context_again
 from lamina.assembly.receipt import Difference, explain
 from lamina.assembly.results import output_of
 from lamina.errors import InputError, NotFoundError
@@ -107,7 +108,7 @@ async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Ev
     """The same bytes to the provider of the settings, and what it says this time."""
     provider = provider_of(settings, encode=lambda context, grammar: context.receipt)
     try:
-        streamed = provider.stream(Context([], [], receipt, ()), max_tokens=settings.max_tokens or None)
+        streamed = provider.stream(context_again(receipt), max_tokens=settings.max_tokens or None)
         async with aclosing(streamed):
             async for event in streamed:
                 yield event

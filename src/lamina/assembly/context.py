@@ -174,6 +174,11 @@ def _own(message: AnyMessage, number: int, mark: str) -> AnyMessage:
     return own_copy(message, mark)
 
 
+def context_again(receipt: Receipt) -> Context:
+    """A context whose bytes are known already: those of a request that was sent once."""
+    return Context([], [], receipt, ())
+
+
 def split_turn(history: Sequence[AnyMessage]) -> tuple[Sequence[AnyMessage], Sequence[AnyMessage]]:
     """The history before the current turn, and the current turn: from the last user message on."""
     for index in range(len(history) - 1, -1, -1):

@@ -54,6 +54,10 @@ class Scrub:
             self._let("<", out)
             self._held = self._held[1:]
             return True
+        if re.match(r"</?system_hint[a-z0-9_-]", low):  # <system_hints> is another word
+            self._let("<", out)
+            self._held = self._held[1:]
+            return True
         end = low.find(">")
         if end < 0 and len(low) <= LONGEST:
             return False
@@ -71,9 +75,6 @@ class Scrub:
         low = tag.lower()
         if low.startswith(self._fences):
             return self._drop(out)
-        another = re.match(r"</?system_hint[a-z0-9_-]", low)
-        if another:  # <system_hints> is another word
-            return self._let(tag, out)
         if low.startswith("</"):
             if self._depth:
                 self._depth -= 1

@@ -9,6 +9,7 @@ import itertools
 import logging
 import re
 import time
+import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -418,7 +419,8 @@ class Engine:
     async def _finish(self, work: Work, problem: BaseException | None) -> None:
         state, error, hint = ending(work, problem, self.limits)
         if isinstance(problem, Exception) and not isinstance(problem, LaminaError | TimeoutError):
-            self._log.error("[Engine] turn %s ended by a bug", work.record.turn_id, exc_info=problem)
+            trace = whole("".join(traceback.format_exception(problem)))  # as Unicode: a log goes anywhere
+            self._log.error("[Engine] turn %s ended by a bug\n%s", work.record.turn_id, trace)
         if isinstance(problem, LimitError | TimeoutError):
             work.running.emit(Notice("limit", error))
         if isinstance(problem, LeaseError):  # somebody else has ended it: what is stored counts

@@ -71,7 +71,7 @@ def checked_owner(owner: str) -> str:
 def clean(text: str, where: str, most: int | None = None) -> str:
     """Text as both databases can keep it: whole Unicode, without U+0000, and of `most` characters at most."""
     if most is not None and len(text) > most:
-        raise MessageError(f"{where} has {len(text):,} characters: {shown(text)}", hint=f"at most {most:,}")
+        raise MessageError(f"{where} has {len(text):,} characters: {shown(text)}", hint=f"at most {most:,} characters")
     if "\0" in text:
         raise MessageError(f"{where} holds U+0000 at character {text.index(chr(0))}", hint="remove it first")
     try:

@@ -291,7 +291,7 @@ class Maintenance:
 
     async def scrub(self) -> None:
         """Make the full-text index of SQLite anew from its rows, so that nothing is left in it of what was deleted."""
-        if isinstance(self._db, SqliteDatabase):
+        if self._db.dialect.name == "sqlite":
             await self._db.system(_rebuild)
 
     async def _pages(self, owner: str) -> AsyncIterator[list[Row]]:
