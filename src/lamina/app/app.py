@@ -41,6 +41,7 @@ from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
+MARK = "{mark}"
 OFF = "switched off by the setting `memory`"
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
@@ -83,31 +84,32 @@ def _check_principal(owner: str) -> None:
         raise OwnerError(f"no user is named {shown(owner)}", hint="names that begin with @ are reserved")
 
 
-class _Identity:
-    """[0]: who the model is. The shipped text tells by which mark to know lamina's own words."""
+class _FileSource:
+    """A layer from a file of the operator's or the user's. An unchanged file costs one `stat`; the shipped identity
+    tells by which mark to know lamina's own words."""
 
-    name, optional = "identity", False
+    optional = False
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._path = Path(settings.identity) if settings.identity else IDENTITY
-
-    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        check_hidden(self._path, self._settings)
-        return (file_layer("identity", self._path, turn_mark(turn)),)
-
-
-class _ContextFile:
-    """The layer `context` from a file of the user's; it is read on every turn, so that it can change."""
-
-    name, optional = "context", False
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._path = settings, Path(settings.context)
+    def __init__(self, name: str, path: Path, settings: Settings) -> None:
+        self.name, self._path, self._settings = name, path, settings
+        self._seen: tuple[int, int, int] | None = None
+        self._layer = Layer(name, "")
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        check_hidden(self._path, self._settings)
-        return (file_layer("context", self._path),)
+        seen = self._stamp()
+        if seen is None or seen != self._seen:
+            check_hidden(self._path, self._settings)
+            self._layer, self._seen = file_layer(self.name, self._path, MARK), seen
+        if self._path != IDENTITY:
+            return (self._layer,)
+        return (replace(self._layer, text=self._layer.text.replace(MARK, turn_mark(turn))),)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            now = self._path.stat()
+        except (OSError, ValueError):  # reading it says why
+            return None
+        return now.st_mtime_ns, now.st_size, now.st_ino
 
 
 class App:
@@ -123,7 +125,7 @@ class App:
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
         sources: list[Source] = [
-            _Identity(settings),
+            _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
             ScenarioSource(store.templates, missing=settings.missing_slots),
             SessionSource(store.profile),
             MemorySource(self.memory, store.history, top_n=settings.memories),
@@ -131,7 +133,7 @@ class App:
             SummarySource(self.memory, limit=settings.summaries),
         ]
         if settings.context:
-            sources.append(_ContextFile(settings))
+            sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else {"memory": OFF, "summary": OFF}
         build = BuildSettings(
             settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
