@@ -232,7 +232,7 @@ async def work_off(app: App) -> list[str]:
         left = 0
         for owner in owners:
             for job in await store.jobs.parked(owner):
-                if job.error != DIED:
+                if not job.error.startswith(DIED.partition("{}")[0]):
                     return [f"the job {job.key} is parked: {job.error}"]
                 await store.jobs.unpark(owner, job.job_id)
             counts = await store.jobs.counts(owner)

@@ -79,7 +79,7 @@ class Crowd:
             lambda: s.history.collect(owner, one("message")),
             lambda: s.history.collected(owner),
             lambda: s.history.text(owner, text_hash("shared")),
-            lambda: s.turns.begin(owner, one("session"), message, key=f"key{self.rng.randrange(50)}"),
+            lambda: self.begin_again(owner, one("session"), message),
             lambda: s.turns.begin(owner, one("session"), message),
             lambda: s.turns.chunk(owner, one("turn"), self.rng.randrange(9), mark),
             lambda: s.turns.add(owner, one("turn"), [{"role": "tool", "content": mark, "tool_call_id": mark}]),
@@ -109,6 +109,10 @@ class Crowd:
             lambda: s.jobs.counts(owner),
             lambda: s.jobs.parked(owner),
         ]  # fmt: skip
+
+    def begin_again(self, owner: str, session: str, message: Any) -> Awaitable[Any]:
+        """A turn with one of a few keys, which belong to their session."""
+        return self.store.turns.begin(owner, session, message, key=f"{session}:{self.rng.randrange(9)}")
 
     async def one(self, owner: str) -> None:
         task = asyncio.ensure_future(self.rng.choice(self.operations(owner))())
