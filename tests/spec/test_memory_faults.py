@@ -136,19 +136,19 @@ async def test_14_no_memory_is_edited_into_the_text_of_another(store: Store) -> 
 async def test_11_every_pinned_fact_and_every_standing_wish_is_there_up_to_the_limit(store: Store) -> None:
     app = app_on(store)
     memory = app.memory("ann")
-    for n in range(12):
+    for n in range(8):
         await memory.add(f"I own the boat number{n}.", pinned=True)
         await memory.add(f"Always mention topic{n}.", kind="instruction")
     await memory.add("My sister plays chess.")
     found = [one.memory.text for one in await memory.get_relevant_memories("chess sister", top_n=13)]
     session = await app.new_session("ann")
     system = (await app.context("ann", session.session_id, "zzz")).system
-    for n in range(12):
+    for n in range(8):
         assert any(f"number{n}." in text for text in found)
         assert f"number{n}." in system
         assert f"topic{n}." in system
     assert "My sister plays chess." in found
-    for n in range(12, MAX_PINNED + 5):
+    for n in range(8, MAX_PINNED + 5):
         await store.memories.add("ann", [NewMemory(f"I own the boat number{n}.", pinned=True)])
     found = [one.memory.text for one in await memory.get_relevant_memories("zzz", top_n=1)]
     assert sum("boat" in text for text in found) == MAX_PINNED
