@@ -713,7 +713,7 @@ cat ~root/x
 cat src/../../x
 cat a/../../b
 cat $HOME/x
-cat /root/.bashrc
+cat /home/ann/.bashrc
 head /etc/passwd
 head -c5 /etc/passwd
 grep -f/etc/passwd x
@@ -902,7 +902,7 @@ git grep --untracked x
 git grep -f x
 git log --remerge-diff
 echo /etc/*
-echo /root/*
+echo /home/ann/*
 echo ~root/*
 echo ~
 expr /etc/*

@@ -134,22 +134,36 @@ async def test_14_no_memory_is_edited_into_the_text_of_another(store: Store) -> 
 
 
 async def test_11_every_pinned_fact_and_every_standing_wish_is_there_up_to_the_limit(store: Store) -> None:
-    app = app_on(store)
+    app = app_on(store, budget=16_000)  # 24 facts take about 1,200 tokens; memory may take 2,400
     memory = app.memory("ann")
-    for n in range(8):
+    for n in range(12):
         await memory.add(f"I own the boat number{n}.", pinned=True)
         await memory.add(f"Always mention topic{n}.", kind="instruction")
     await memory.add("My sister plays chess.")
     found = [one.memory.text for one in await memory.get_relevant_memories("chess sister", top_n=13)]
     session = await app.new_session("ann")
     system = (await app.context("ann", session.session_id, "zzz")).system
-    for n in range(8):
+    for n in range(12):
         assert any(f"number{n}." in text for text in found)
         assert f"number{n}." in system
         assert f"topic{n}." in system
     assert "My sister plays chess." in found
-    for n in range(8, MAX_PINNED + 5):
+    for n in range(12, MAX_PINNED + 5):
         await store.memories.add("ann", [NewMemory(f"I own the boat number{n}.", pinned=True)])
     found = [one.memory.text for one in await memory.get_relevant_memories("zzz", top_n=1)]
     assert sum("boat" in text for text in found) == MAX_PINNED
     assert any(f"number{MAX_PINNED + 4}." in text for text in found)
+
+
+async def test_11_what_does_not_fit_the_share_of_memory_is_named_in_the_receipt(store: Store) -> None:
+    app = app_on(store)
+    for n in range(MAX_PINNED):
+        await app.memory("ann").add(f"I own the boat number{n}.", pinned=True)
+        await app.memory("ann").add(f"Always mention topic{n}.", kind="instruction")
+    session = await app.new_session("ann")
+    receipt = (await app.context("ann", session.session_id, "zzz")).receipt
+    memories = [segment for segment in receipt.segments if segment.layer == "memory"]
+    assert len(memories) == 2 * MAX_PINNED, "none is missing without a word"
+    gone = [segment for segment in memories if segment.decision != "kept"]
+    assert gone
+    assert all("memory may take 15% of the budget" in segment.reason for segment in gone)

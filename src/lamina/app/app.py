@@ -221,8 +221,8 @@ class App:
         ask: Ask | None = None, **options: Any,
     ) -> AsyncGenerator[TurnEvent]:  # fmt: skip
         """Say something in a session and read what comes. Leaving does not end the turn."""
-        running = await self.start(owner, session_id, user, key=key, ask=ask, **options)
-        async with aclosing(running.events()) as events:
+        turn = await self.turn(owner, session_id, user, **options)
+        async with aclosing(self.engine.run(turn, key=key, ask=ask)) as events:
             async for event in events:
                 yield event
 
