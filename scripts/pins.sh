@@ -5,7 +5,7 @@ compile() {
   .venv/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --upgrade \
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
 }
-compile pyproject.toml --extra app -o requirements/run.txt
+compile pyproject.toml --extra app --extra gateway -o requirements/run.txt
 compile pyproject.toml --extra dev --constraint requirements/run.txt -o requirements/dev.txt
 compile requirements/bench.in --constraint requirements/run.txt -o requirements/bench.txt
 # installed without dependencies: see the file

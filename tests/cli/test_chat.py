@@ -168,7 +168,37 @@ def test_why_and_context_show_what_the_model_saw_and_would_see(chat: Lamina) -> 
     assert chat.json("sessions", "show", "last")["messages"][1]["is_collected"]
 
 
-def test_another_model_answers_over_the_same_store_and_a_broken_one_changes_nothing(chat: Lamina) -> None:
+def test_a_skill_is_chosen_by_its_name_and_speaks_from_the_next_turn_on(chat: Lamina) -> None:
+    skill = [{"name": "letters", "content": "SKILL-TEXT", "is_skill": True, "description": "Writes letters."}]
+    (chat.folder / "skill.json").write_text(json.dumps(skill), encoding="utf-8")
+    with chat.terminal("chat") as terminal:
+        assert "no skill" in terminal.say("/skill", "no skill").lower()
+    chat("skills", "import", "skill.json")
+    with chat.terminal("chat") as terminal:
+        assert "○ letters" in terminal.say("/skill", "○ letters")
+        assert "● letters" in terminal.say("/skill letters", "● letters")
+        assert "known: letters" in terminal.say("/skill leters", "no skill named 'leters'")
+        terminal.say("Hello", "7 out")
+    assert chat.json("sessions")[0]["skill"] == "letters"
+    assert "SKILL-TEXT" in chat("trace", "show", "last", "--payload")
+
+
+def test_compact_folds_the_older_turns_and_says_why_when_there_is_nothing_to_fold(chat: Lamina) -> None:
+    long = "Please write about the harbour of the town. " * 30
+    with chat.terminal("chat") as terminal:
+        terminal.say(f"FIRST-REQUEST {long}", "7 out")
+        terminal.say("/compact", "nothing to fold")
+        for number in range(2, 4):
+            terminal.say(f"Number {number}. {long}", lambda text, n=number: text.count(" out · ") >= n)
+        terminal.say("/compact", "extractive")
+        terminal.say("Go on.", lambda text: text.count(" out · ") >= 4)
+    sent = chat("trace", "show", "last", "--payload")
+    assert "compacted" in sent
+    assert "FIRST-REQUEST" in json.loads(sent)["messages"][0]["content"], "the original request is kept"
+    assert len(messages(chat)) == 8, "and so is every message"
+
+
+def test_another_model_answers_over_the_same_store(chat: Lamina) -> None:
     with chat.terminal("chat") as terminal:
         terminal.say("Hello", "7 out")
         first = chat_id(terminal.ready())

@@ -41,10 +41,9 @@ async def test_S9_past_four_fifths_of_the_window_the_history_becomes_a_hint_and_
 async def test_S4_a_second_compaction_keeps_what_the_first_one_saved(where: str) -> None:
     async with chat(where, [[{"text": "Done. " + LONG}]], budget=3_000) as (app, session, provider):
         await told(app, session, f"Remember the code word ALPHA-1 for me, please. {LONG}")
-        await told(app, session, f"Please go on. {LONG}")
-        first = await app.compact("ann", session.session_id)
         await told(app, session, f"Please explain BETA-2. {LONG}")
-        await told(app, session, f"Please go on once more. {LONG}")
+        first = await app.compact("ann", session.session_id)
+        await told(app, session, f"Please go on. {LONG}")
         second = await app.compact("ann", session.session_id)
         assert first.after < first.before
         assert second.upto_seq > first.upto_seq
@@ -67,6 +66,9 @@ async def test_S9_a_compaction_that_frees_less_than_a_tenth_is_an_error_and_chan
 async def test_S9_there_is_nothing_to_fold_in_a_new_session(where: str) -> None:
     async with chat(where, [[{"text": "ok"}]]) as (app, session, _):
         with pytest.raises(CompactionError, match="nothing to fold"):
+            await app.compact("ann", session.session_id)
+        await told(app, session, LONG)
+        with pytest.raises(CompactionError, match="nothing to fold"):  # its newest turn stays
             await app.compact("ann", session.session_id)
 
 
@@ -117,6 +119,9 @@ def test_whole_turns_stay_also_when_two_ran_at_once() -> None:
     rows = [row(1, "a"), row(2, "a"), row(3, "b"), row(4, "c"), row(5, "b"), row(6, "c")]
     assert last_to_fold(rows, 3 * 40 + 10, len) == 2, "c is kept, and b, which it is interleaved with"
     assert last_to_fold(rows, 0, len) == 6
+    assert last_to_fold(rows[:2] + [row(3, "b"), row(4, "b")], 0, len, turns=1) == 2
+    assert last_to_fold(rows, 0, len, turns=1) == 2, "c stays, and b, which it is interleaved with"
+    assert last_to_fold(rows[:2], 0, len, turns=1) == 0
     assert last_to_fold(rows, 10_000, len) == 0
 
 

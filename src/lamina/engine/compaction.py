@@ -50,15 +50,16 @@ def is_due(context: Context) -> bool:
     return folds and (whole > FULL * receipt.budget or receipt.dropped.count > 0)
 
 
-def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count) -> int:
-    """The number of the last message that is folded: of the newest turns, whole, those stay that fit into `room`."""
+def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, turns: int = 0) -> int:
+    """The number of the last message that is folded: of the newest turns, whole, those stay that fit into `room`, and
+    `turns` of them in any case."""
     first_of: dict[str, int] = {}
     for row in rows:
         first_of.setdefault(_turn(row), row.seq)
-    kept, size = (rows[-1].seq + 1 if rows else 1), 0
+    kept, size, stay = (rows[-1].seq + 1 if rows else 1), 0, sorted(first_of.values())[len(first_of) - turns :]
     for row in reversed(rows):
         size += count(row.text) + count(str(row.extra or ""))
-        if size > room:
+        if size > room and not (stay and row.seq >= stay[0]):
             break
         if row.seq == first_of[_turn(row)]:
             kept = row.seq

@@ -249,11 +249,11 @@ class Engine:
         context = self.builder.assemble(work.turn, work.gathered, work.chat, work.since)
         return replace(context, receipt=encode(context, self.provider.grammar))
 
-    async def _compact(self, work: Work, context: Context, room: float = KEPT) -> Compaction:
+    async def _compact(self, work: Work, context: Context, room: float = KEPT, turns: int = 0) -> Compaction:
         """Fold, see that it frees enough, and only then keep it."""
         assert work.chat is not None
         settings, session = self.builder.settings, work.turn.session
-        upto = last_to_fold(work.chat.rows, room * settings.budget, settings.count)
+        upto = last_to_fold(work.chat.rows, room * settings.budget, settings.count, turns=turns)
         made = await fold(self._history, session, upto, budget=settings.budget, complete=self._complete)
         trial = [*session.runtime.get("compactions", ()), asdict(made)]
         after = replace(work.turn, session=replace(session, runtime={**session.runtime, "compactions": trial}))
@@ -280,7 +280,7 @@ class Engine:
         work = Work(turn, running.turn, running, None, Runtime.of(turn.session.runtime))
         work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
         before = self._assembled(work)
-        made = await self._compact(work, before, room=0)
+        made = await self._compact(work, before, room=0, turns=1)
         after = self._assembled(work)
         whole_before = before.receipt.tokens + before.receipt.dropped.tokens
         return Compacted(whole_before, after.receipt.tokens, made.upto, made.text, made.written_by)
