@@ -119,7 +119,7 @@ def test_whole_turns_stay_also_when_two_ran_at_once() -> None:
     rows = [row(1, "a"), row(2, "a"), row(3, "b"), row(4, "c"), row(5, "b"), row(6, "c")]
     assert last_to_fold(rows, 3 * 40 + 10, len) == 2, "c is kept, and b, which it is interleaved with"
     assert last_to_fold(rows, 0, len) == 6
-    assert last_to_fold(rows[:2] + [row(3, "b"), row(4, "b")], 0, len, turns=1) == 2
+    assert last_to_fold([*rows[:2], row(3, "b"), row(4, "b")], 0, len, turns=1) == 2
     assert last_to_fold(rows, 0, len, turns=1) == 2, "c stays, and b, which it is interleaved with"
     assert last_to_fold(rows[:2], 0, len, turns=1) == 0
     assert last_to_fold(rows, 10_000, len) == 0

@@ -1,0 +1,109 @@
+"""What a handler gets and gives: a checked request, a reply, and the routes between them. No socket is known here."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lamina.app.app import App
+from lamina.errors import LaminaError
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Scope = Literal["chat", "read", "write", "metrics"]
+"""What a key may do: talk, look at what is its user's, change it, and read the counters of the gateway."""
+SCOPES: tuple[Scope, ...] = ("chat", "read", "write", "metrics")
+Schema = Mapping[str, Any]
+"""The part of JSON Schema that `shapes` checks; the same value stands in the OpenAPI document."""
+ErrorForm = Literal["lamina", "openai", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, as the credential says, and nothing else. `key_id` is empty only where no credential is needed."""
+
+    user: str
+    key_id: str
+    scopes: frozenset[str]
+    rate: int = 0
+    """Requests a minute; 0 for no limit."""
+    tokens: int = 0
+    """Tokens a day; 0 for no limit."""
+
+
+NOBODY = Principal("", "", frozenset())
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that is let in: its principal known, its body read and checked against the route's schema."""
+
+    id: str
+    method: str
+    path: str
+    params: Mapping[str, str]
+    """The `{names}` of the path."""
+    query: Mapping[str, Any]
+    """Checked against the route's `query`, with numbers and yes/no as such."""
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: Any
+    principal: Principal
+    gone: Callable[[], Awaitable[None]]
+    """Returns when the client has left."""
+
+    @property
+    def user(self) -> str:
+        return self.principal.user
+
+
+@dataclass(slots=True)
+class Reply:
+    """A status, headers and a body: a value that is sent as JSON, bytes as they are, or a stream of bytes."""
+
+    body: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    media: str = "application/json"
+
+
+Stream = AsyncIterator[bytes]
+Handler = Callable[[App, Request], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One door. Everything that the OpenAPI document says of it, and everything that is checked before its handler."""
+
+    method: Method
+    path: str
+    """With `{names}`; each is an id and is looked up for the principal alone."""
+    handler: Handler
+    summary: str
+    scope: Scope | None
+    """None needs no credential."""
+    body: Schema | None = None
+    example: Any = None
+    """A body that works, for the document."""
+    query: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    answer: Schema | None = None
+    """Of the body of a success."""
+    status: int = 200
+    media: str = "application/json"
+    form: ErrorForm = "lamina"
+    tags: Sequence[str] = ()
+
+
+class HttpError(LaminaError):
+    """A request that is answered with this status; `kind` is a word for programs."""
+
+    exit_code = 1
+
+    def __init__(
+        self, status: int, message: str, *, hint: str = "", kind: str = "invalid_request", retry_after: float = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(message, hint=hint)
+        self.status, self.kind, self.retry_after = status, kind, retry_after
+
+
+def not_found() -> HttpError:
+    """The same words for what is not there, what is somebody else's and what is no id at all."""
+    return HttpError(404, "there is no such thing here", hint="check the id", kind="not_found")
