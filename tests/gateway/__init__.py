@@ -1,0 +1,1 @@
+"""The gateway: its API over real stores, and over real sockets."""
