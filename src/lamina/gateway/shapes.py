@@ -169,7 +169,7 @@ def _object(schema: Schema) -> Check:
     properties = {name: compiled(inner) for name, inner in schema.get("properties", {}).items()}
     required: Sequence[str] = schema.get("required", ())
     more = schema.get("additionalProperties", True)
-    other = compiled(more) if isinstance(more, Mapping) else _free if more else None
+    other = compiled(cast(Schema, more)) if isinstance(more, Mapping) else _free if more else None
     known = ", ".join(sorted(properties)) or "none"
 
     def fields(value: Any) -> Fault | None:
