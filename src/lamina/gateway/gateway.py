@@ -79,7 +79,7 @@ class Gateway:
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
         self.routes = Routes([*own_routes(self), *(ROUTES if routes is None else routes)])
-        self._guard = Guard(options)
+        self.guard = Guard(options)
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._flusher: asyncio.Task[None] | None = None
@@ -144,7 +144,7 @@ class Gateway:
                 reply = self._failure(exchange, error)
             turn = reply.headers.get("X-Lamina-Turn", "") if reply.headers else ""
             if exchange.cors:
-                reply.headers = {**reply.headers, **self._guard.cors(exchange.cors)}
+                reply.headers = {**reply.headers, **self.guard.cors(exchange.cors)}
             await self._send(exchange, reply)
         finally:
             seconds = time.perf_counter() - exchange.started
@@ -165,11 +165,11 @@ class Gateway:
         headers = _headers(scope["headers"])
         server, client = scope.get("server"), scope.get("client")
         host, address = headers.get("host", ""), client[0] if client else ""
-        self._guard.check_host(host, server[0] if server else "")
+        self.guard.check_host(host, server[0] if server else "")
         if "origin" in headers:
-            exchange.cors = self._guard.check_origin(headers["origin"], host)
+            exchange.cors = self.guard.check_origin(headers["origin"], host)
             if method == "OPTIONS" and exchange.cors:
-                return Reply(None, 204, self._guard.preflight(exchange.cors), media="")
+                return Reply(None, 204, self.guard.preflight(exchange.cors), media="")
         if path == "/" and method == "GET" and b"token=" in scope["query_string"]:
             return await self._by_token(scope["query_string"], address)
         door, params = self.routes.find(method, path)
@@ -195,12 +195,12 @@ class Gateway:
             if exchange.cors:  # such a page brings a key of its own
                 shown = None
             else:
-                self._guard.check_page(exchange.scope["method"], headers)
+                self.guard.check_page(exchange.scope["method"], headers)
         known = self.principals.believed(shown) if shown else None
         return known or await self.principals.principal(shown, address)
 
     async def _body(self, door: Door, headers: Mapping[str, str], receive: Receive) -> Any:
-        raw = await self._guard.body(headers, receive)
+        raw = await self.guard.body(headers, receive)
         if not raw and door.route.body is None:
             return None
         value = read_json(raw, headers.get("content-type", ""))
