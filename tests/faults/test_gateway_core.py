@@ -146,7 +146,8 @@ async def test_G1_a_server_without_deadlines_is_found(tmp_path: Path) -> None:
 
 FOREIGN_HOSTS = (
     "evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost.evil.example", "",
-    "127.0.0.1@evil", "localhost:{port}:80", "0.0.0.0:{port}", "[::ffff:7f00:1]", "2130706433:{port}", "localhost\t", "127.0.0.1:80 evil",
+    "127.0.0.1@evil", "localhost:{port}:80", "0.0.0.0:{port}", "[::ffff:7f00:1]", "2130706433:{port}",
+    "localhost\t", "127.0.0.1:80 evil",
 )  # fmt: skip
 OUR_HOSTS = ("127.0.0.1:{port}", "localhost:{port}", "LOCALHOST", "localhost.", "[::1]:{port}", "chat.example.com")
 FOREIGN_ORIGINS = (

@@ -33,6 +33,14 @@ Send = Callable[[Any], Awaitable[None]]
 NO_DOOR = "-"
 
 
+class Traces(Protocol):
+    """Who else hears of turns; `otel` has one."""
+
+    def turn(self, turn: TurnRecord, parent: str = "") -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Running(Protocol):
     """A turn that runs, as the engine gives it."""
 
@@ -70,11 +78,12 @@ class Gateway:
 
     def __init__(
         self, app: App, options: Options | None = None, *, token: str = "", routes: Sequence[Route] | None = None,
-        clock: Callable[[], float] = time.time,
+        traces: Traces | None = None, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.app = app
         self.options = options = options or Options()
         self.metrics = Metrics()
+        self._traces = traces
         self.log = RequestLog(options.log)
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
@@ -98,22 +107,26 @@ class Gateway:
         if self._watched:
             await asyncio.wait(self._watched.values(), timeout=5)
         await self.limits.flush(everything=True)
+        if self._traces:
+            await asyncio.to_thread(self._traces.close)
         self.log.close()
 
     def spent(self, principal: Principal, prompt: int, completion: int) -> None:
         self.limits.spent(principal, prompt, completion)
 
-    def watch(self, principal: Principal, running: Running) -> None:
+    def watch(self, principal: Principal, parent: str, running: Running) -> None:
         """Count the turn when it ends; one that is over already was counted by whoever began it."""
         turn_id = running.turn.turn_id
         if not running.over and turn_id not in self._watched:
-            task = self._watched[turn_id] = asyncio.create_task(self._count(principal, running))
+            task = self._watched[turn_id] = asyncio.create_task(self._count(principal, parent, running))
             task.add_done_callback(lambda _: self._watched.pop(turn_id, None))
 
-    async def _count(self, principal: Principal, running: Running) -> None:
+    async def _count(self, principal: Principal, parent: str, running: Running) -> None:
         turn = await running.wait()
         self.spent(principal, int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0)))
         self.metrics.turn(turn)
+        if self._traces:
+            self._traces.turn(turn, parent)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -185,7 +198,7 @@ class Gateway:
         body = await self._body(door, headers, exchange.receive) if door.route.method != "GET" else None
         request = Request(
             exchange.id, method, path, params, query, headers, body, principal, exchange.gone,
-            partial(self.spent, principal), partial(self.watch, principal), address,
+            partial(self.spent, principal), partial(self.watch, principal, headers.get("traceparent", "")), address,
         )  # fmt: skip
         return await door.route.handler(self.app, request)
 
