@@ -5,11 +5,11 @@ Whoever reads a turn is a reader: the turn goes on without him. Asking again mak
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.app.app import App
+from lamina.app.follow import position_of
 from lamina.app.traces import Difference, difference, requests_of, unsent
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
@@ -30,22 +30,21 @@ from lamina.gateway.values import (
     turn_value,
 )
 from lamina.records import TurnRecord
-from lamina.types import Receipt, TurnEvent
+from lamina.types import Receipt
 
-MOST_TEXT = 1_000_000
 MOST_PARTS, MOST_VALUES = 50, 100
 IMAGE = record("ImageUrl", {"url": TEXT, "detail": {"enum": ["auto", "low", "high"]}}, may=("detail",))
 PART: Schema = {
     "title": "Part",
     "anyOf": [
-        record("TextPart", {"type": {"const": "text"}, "text": {"type": "string", "maxLength": MOST_TEXT}}),
+        record("TextPart", {"type": {"const": "text"}, "text": TEXT}),
         record("ImagePart", {"type": {"const": "image_url"}, "image_url": IMAGE}),
     ],
 }
 CONTENT: Schema = {
     "title": "Content",
     "anyOf": [
-        {"type": "string", "minLength": 1, "maxLength": MOST_TEXT},
+        {"type": "string", "minLength": 1},
         {"type": "array", "items": PART, "minItems": 1, "maxItems": MOST_PARTS},
     ],
 }
@@ -96,13 +95,7 @@ def wants_events(request: Request) -> bool:
 
 def _streamed(app: App, request: Request, turn: TurnRecord, after: str = "") -> Reply:
     events = app.follow(request.user, turn.turn_id, after)
-    return Reply(written(_named(events)), headers={**HEADERS, **turn_headers(turn)}, media=MEDIA)
-
-
-async def _named(events: AsyncGenerator[tuple[int, TurnEvent]]) -> AsyncGenerator[tuple[str, TurnEvent]]:
-    async with aclosing(events):
-        async for position, event in events:
-            yield str(position), event
+    return Reply(written(events), headers={**HEADERS, **turn_headers(turn)}, media=MEDIA)
 
 
 async def _begun(
@@ -110,6 +103,7 @@ async def _begun(
 ) -> Reply:
     """Say it, and give the turn's beginning or, where the caller wants them, its events."""
     running = await app.start(request.user, session_id, content, key=key_of(request.headers), **options)
+    request.watch(running)
     if wants_events(request):
         return _streamed(app, request, running.turn)
     return Reply(accepted_value(running.turn), 202, turn_headers(running.turn))
@@ -142,6 +136,7 @@ async def _events(app: App, request: Request) -> Reply:
     after = request.headers.get("last-event-id", "").strip() or request.query.get("after", "")
     if is_end(after):
         return Reply(status=204, headers=turn_headers(turn))
+    position_of(after)  # a wrong one is refused before the answer begins
     return _streamed(app, request, turn, after)
 
 
