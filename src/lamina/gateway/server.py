@@ -180,7 +180,7 @@ class Server(uvicorn.Server):
     async def look_after(self, every: float) -> None:
         while True:
             await asyncio.sleep(every)
-            now = time.monotonic()
+            now = time.monotonic() + every  # who would be late before the next look is late now
             connections: list[Any] = list(self.server_state.connections)
             for connection in connections:
                 if isinstance(connection, Deadlines):
@@ -223,7 +223,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     )  # fmt: skip
     server = Server(config)
     task = asyncio.create_task(server.serve([sock]))
-    look = asyncio.create_task(server.look_after(min(1.0, options.receive_seconds / 10)))
+    look = asyncio.create_task(server.look_after(min(0.5, options.receive_seconds / 10)))
     try:
         while not server.started:
             if task.done():
