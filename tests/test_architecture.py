@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"engine", "assembly", "layers"},
     "app": {"app", "assembly", "layers", "providers", "store", "engine", "settings"},
     "gateway": {"gateway", "app"},
-    "telegram": {"app"},
+    "telegram": {"telegram", "app"},
     "cli": {"cli", "app", "settings", "gateway", "telegram"},
 }
 """The import table of the design; each room may also import the ground."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lamina.errors import SettingsError, shown
-from lamina.types import Form, Grammar, Lang, Share
+from lamina.types import Form, Grammar, Key, Lang, Share
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
@@ -33,6 +33,10 @@ ENVIRONMENT_ONLY = {
     "provider": "no folder sends your words elsewhere",
     "script": "no folder speaks for a model",
     "store": "no folder opens another's store",
+    "telegram_allow": "no folder lets people in",
+    "telegram_api": "no folder sends your words elsewhere",
+    "telegram_token": "no key lies in a repository",
+    "telegram_users": "no folder says who somebody is",
     "tools": "no folder gives itself tools",
     "user": "no folder says who you are",
 }
@@ -124,6 +128,14 @@ class Settings:
     """Only from the environment, and never shown."""
     shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
+    telegram_token: Key | None = field(default=None, repr=False)
+    """Of the bot, from @BotFather; only from the environment, and never shown."""
+    telegram_allow: tuple[int, ...] = ()
+    """Who may talk to the bot, by numeric id; empty lets nobody in."""
+    telegram_users: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Whose chats somebody's are, `123=ann`: so one person has one memory in all channels."""
+    telegram_api: str = ""
+    """Another server of the Bot API, such as a local one; empty is Telegram's own."""
     home: str = ""
     """The folder of `lamina.toml`: files that it names never lead out of it. Not a setting."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -355,6 +367,41 @@ def _address(value: object, where: str) -> str:
     raise SettingsError(f"{where} cannot be {shown(value)}", hint="an address, such as http://host:port/v1")
 
 
+def _token(value: object, where: str) -> Key | None:
+    """The value is never shown, not even when it is wrong."""
+    text = value.strip() if isinstance(value, str) else ""
+    if value != "" and not re.fullmatch(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,200}", text):
+        raise SettingsError(f"{where} is no token of a bot", hint="copy it from @BotFather: digits, a colon, letters")
+    return Key(text) if text else None
+
+
+def _person(text: str, where: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
+        raise SettingsError(
+            f"{where} holds {shown(text)}, which is no numeric id",
+            hint="numbers such as 123456789; the bot tells strangers theirs",
+        )
+    return int(text)
+
+
+def _people(value: object, where: str) -> tuple[int, ...]:
+    """`123, 456`."""
+    found = (_person(piece, where) for piece in re.split(r"[,;\s]+", _text(value, where).strip()) if piece)
+    return tuple(dict.fromkeys(found))
+
+
+def _named_people(value: object, where: str) -> dict[int, str]:
+    """`123=ann, 456=bob`."""
+    names: dict[int, str] = {}
+    for piece in filter(str.strip, _text(value, where).split(",")):
+        number, sign, name = piece.partition("=")
+        person = _person(number, where)
+        if not sign or not name.strip() or person in names:
+            raise SettingsError(f"{where} holds {shown(piece)}", hint="one name for each id, such as 123=ann,456=bob")
+        names[person] = _user(name.strip(), where)
+    return names
+
+
 def _embedder(value: object, where: str) -> str:
     if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
@@ -418,4 +465,8 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "embedder_dimension": _number(1),
     "embedder_key": _text,
     "shares": _shares,
+    "telegram_token": _token,
+    "telegram_allow": _people,
+    "telegram_users": _named_people,
+    "telegram_api": _address,
 }
