@@ -118,6 +118,12 @@ def _open_fence(text: str) -> _Fence | None:
     return opened
 
 
+def open_sign(text: str) -> str:
+    """What closes the code block in which a text ends; empty where it ends in none."""
+    opened = _open_fence(text)
+    return opened.sign if opened else ""
+
+
 def parser() -> MarkdownIt:
     """No HTML: it is shown as it is. No entities and references, which hide characters and addresses."""
     made = MarkdownIt("commonmark", {"html": False, "maxNesting": DEEPEST}).enable(["strikethrough"])
