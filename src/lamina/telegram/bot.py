@@ -42,14 +42,14 @@ def checked_token(token: Key | None, allow: tuple[int, ...]) -> Key:
     if not allow:
         raise SettingsError(
             "nobody may talk to the bot",
-            hint="set LAMINA_TELEGRAM_ALLOW to numeric ids, such as 123456789; @userinfobot tells you yours",
+            hint="set LAMINA_TELEGRAM_ALLOW to numeric ids; with 0 the bot starts and tells whoever writes theirs",
         )
     return token
 
 
 async def run_bot(
-    app: App, stop: asyncio.Event, *, webhook: Webhook | None = None, ready: Callable[[str], object] = lambda name: None,
-    pace: float = 1.0,
+    app: App, stop: asyncio.Event, *, webhook: Webhook | None = None,
+    ready: Callable[[str], object] = lambda name: None, pace: float = 1.0,
 ) -> None:  # fmt: skip
     """Until told to stop. What runs then is interrupted and kept, and what waits stays with Telegram."""
     settings = app.settings

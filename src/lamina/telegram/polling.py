@@ -77,7 +77,8 @@ async def _updates(line: Line, offset: int, seconds: int = PATIENCE) -> list[Upd
     try:
         return await line.ask(method, seconds + 15)
     except ClientDecodeError as error:  # one that cannot be read must not keep all others from us
-        rows = cast("dict[str, Any]", error.data).get("result") if isinstance(error.data, dict) else None
+        data: Any = error.data
+        rows = cast("dict[str, Any]", data).get("result") if isinstance(data, dict) else None
         if not isinstance(rows, list):
             raise
         return [_update(row) for row in cast("list[Any]", rows)]
