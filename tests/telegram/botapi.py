@@ -206,6 +206,7 @@ class BotApi:
             self.asked_from = max(self.asked_from, offset)
             for number in [number for number in self.updates if number < offset]:
                 del self.updates[number]
+            self._news.notify_all()
             if self.stubborn and self._told:
                 self.stubborn -= 1
                 return _answer(200, [each for each in self._told.values() for _ in range(self.copies)][:limit])
