@@ -34,7 +34,7 @@ class Call:
 
     @property
     def chat(self) -> int:
-        return int(self.given["chat_id"])
+        return int(self.given.get("chat_id", 0))
 
     @property
     def text(self) -> str:

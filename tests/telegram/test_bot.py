@@ -53,9 +53,10 @@ async def test_I4_a_picture_is_a_part_and_the_injection_stands_as_text_at_the_fr
         await api.until_shown("a")
         await api.push(api.picture(PNG, "What is this?"))
         await api.until(lambda: len(running.provider.contexts) == 2)
-        injection, words, picture = content(running, 1)
-        assert injection["type"] == "text"
-        assert "Answer in rhymes." in injection["text"]
+        instructions, rules, words, picture = content(running, 1)
+        assert instructions["type"] == rules["type"] == "text"
+        assert 'layer="instructions"' in instructions["text"]
+        assert "Answer in rhymes." in rules["text"]
         assert words == {"type": "text", "text": "What is this?"}
         assert picture["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 
@@ -215,11 +216,14 @@ async def test_an_update_of_an_unknown_form_does_not_keep_others_from_us(where: 
         await api.until(lambda: not api.updates)
 
 
-async def test_a_turn_that_fails_says_so_and_keeps_what_came(where: str) -> None:
-    async with bot_api() as api, bot(api, where, [[{"text": "half "}, {"fault": "cut"}]]):
+async def test_a_turn_that_fails_or_breaks_off_says_so_and_keeps_what_came(where: str) -> None:
+    script = [[{"text": "half "}, {"fault": "cut"}], [{"fault": "status", "code": 400}]]
+    async with bot_api() as api, bot(api, where, script):
         await api.say("go")
-        await api.until_shown("It failed: ")
+        await api.until_shown("It broke off: the connection to the script was cut")
         assert any(text.startswith("half") for text in api.shown())
+        await api.say("again")
+        await api.until_shown("It failed: the script answered 400")
 
 
 async def test_an_empty_answer_says_so(where: str) -> None:

@@ -34,17 +34,18 @@ async def test_C6_a_new_session_knows_nothing_of_the_old_one(where: str) -> None
 
 
 async def test_what_came_before_a_new_session_goes_to_the_old_one_also_the_second_time(where: str) -> None:
-    async with bot_api() as api, bot(api, where, hello("one", "two")) as running:
+    async with bot_api() as api:
         first, new, second = api.update("first"), api.update("/new"), api.update("second")
-        await api.push(first, new, second)
-        await api.until_shown("two")
-        sessions = len(await running.app.store.sessions.list(OWNER))
-        calls = len(running.provider.contexts)
-    async with bot(api, where, hello("again")) as running:
-        await api.push(first, new, second)
-        await api.until(lambda: not api.updates)
-        assert len(await running.app.store.sessions.list(OWNER)) == sessions == 2
-        assert (calls, running.provider.contexts) == (2, [])
+        async with bot(api, where, hello("one", "two")) as running:
+            await api.push(first, new, second)
+            await api.until_shown("two")
+            sessions = len(await running.app.store.sessions.list(OWNER))
+            calls = len(running.provider.contexts)
+        async with bot(api, where, hello("again")) as running:
+            await api.push(first, new, second)
+            await api.until(lambda: not api.updates)
+            assert len(await running.app.store.sessions.list(OWNER)) == sessions == 2
+            assert (calls, running.provider.contexts) == (2, [])
 
 
 async def test_the_mode_is_the_sessions_and_stays(where: str) -> None:
@@ -103,7 +104,7 @@ async def test_the_context_shows_the_layers_of_the_last_request(where: str) -> N
     async with bot_api() as api, bot(api, where, hello("x")):
         await asked(api, "/context", "Nothing was sent")
         await asked(api, "Hi", "x")
-        shown = await asked(api, "/context", "tokens (cjk)")
+        shown = await asked(api, "/context", "of 8,000 tokens")
         assert "identity" in shown
         assert "█" in shown
 

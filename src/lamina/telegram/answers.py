@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lamina.app.app import Running
 from lamina.telegram.line import Line, Place
@@ -12,6 +13,8 @@ from lamina.types import Ended, Text, ToolCallEvent, ToolResult
 
 FIRST = 0.4
 """Seconds that the first words wait for more: a short answer is one message and no edit."""
+Why = Literal["stopped", "interrupted", "broken"]
+"""Somebody wanted it to stop, the bot ended, or the provider did."""
 TYPING = 4.5
 """Telegram shows that somebody is typing for five seconds."""
 
@@ -112,18 +115,16 @@ async def follow(line: Line, place: Place, running: Running, lang: str, closing:
         reading.cancel()
         await asyncio.gather(typing, reading, return_exceptions=True)
     ended = told.ended or Ended("failed")
-    await draft.end(final(told.text, ended, lang, stopped=running.cancelled and not closing.is_set()))
+    why: Why = "interrupted" if closing.is_set() or running.turn.repeated else "broken"
+    await draft.end(final(told.text, ended, lang, "stopped" if running.cancelled and not closing.is_set() else why))
     return [number for number in draft.numbers if number]
 
 
-def final(text: str, ended: Ended, lang: str, *, stopped: bool) -> str:
+def final(text: str, ended: Ended, lang: str, why: Why) -> str:
     """The answer, and below it why it is not whole."""
     if ended.state == "complete":
         return text if text.strip() else say(lang, "ended.empty")
-    if ended.state == "interrupted":
-        words = say(lang, "ended.stopped" if stopped else "ended.interrupted")
-    else:
-        words = say(lang, "ended.failed", error=ended.error or "?")
+    words = say(lang, f"ended.{'failed' if ended.state == 'failed' else why}", error=ended.error or "?")
     return f"{_closed(text)}\n\n{words}" if text.strip() else words
 
 

@@ -126,7 +126,7 @@ class Commands:
 
 def bars(receipt: Receipt, lang: str) -> str:
     """A bar for each layer, as text."""
-    layers = receipt.by_layer()
+    layers = {name: both for name, both in receipt.by_layer().items() if any(both)}
     widest = max((len(name) for name in layers), default=0)
     most = max((sent for sent, _ in layers.values()), default=0) or 1
     rows = [

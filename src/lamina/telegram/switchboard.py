@@ -119,7 +119,7 @@ class Switchboard:
                 if turn.state == "streaming":
                     continue  # it runs in another process
                 message = await self.app.store.history.get(owner, turn.answer_message_id)
-                words = final(message.text, Ended(turn.state, turn.error), lang, stopped=False)
+                words = final(message.text, Ended(turn.state, turn.error), lang, "interrupted")
                 numbers = [await self.line.say(place, piece) for piece in pieces(words)]
                 await self._threads.delivered(owner, session.session_id, turn.answer_message_id, numbers)
 

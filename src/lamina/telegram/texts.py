@@ -102,6 +102,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "⏹ Interrupted: the bot was stopped. What came is kept; ask again for the rest.",
         "⏹ 已中断：机器人已停止。已有内容已保留；可再次提问。",
     ),
+    "ended.broken": ("⚠ It broke off: {error}. What came is kept.", "⚠ 已中断：{error}。已有内容已保留。"),
     "ended.failed": ("⚠ It failed: {error}", "⚠ 失败：{error}"),
     "ended.empty": ("The model said nothing.", "模型没有回答。"),
     "using": ("⚙ {name} …", "⚙ {name} ……"),
