@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -103,6 +104,12 @@ async def process(api: BotApi, lamina: Lamina, *arguments: str, **more: str) -> 
     finally:
         if child.returncode is None:
             await made.end(signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
 
 
 def rules_in(folder: Path, text: str) -> str:

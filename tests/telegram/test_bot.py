@@ -233,40 +233,57 @@ async def test_an_empty_answer_says_so(where: str) -> None:
 
 
 async def test_turns_of_one_scope_follow_each_other_and_those_of_others_do_not_wait(where: str) -> None:
-    script = [[{"delay": 0.5}, {"text": "slow"}], [{"text": "quick"}], [{"text": "third"}]]
+    script = [[{"text": "slow"}, {"delay": 600}], [{"text": "quick"}], [{"text": "third"}]]
     async with bot_api() as api, bot(api, where, script) as running:
         await api.say("one")
-        await api.until(lambda: len(running.provider.contexts) == 1)
+        await api.until_shown("slow")
         await api.push(api.update("two"), api.update("mine", person=BOB))
         await api.until_shown("quick", chat=BOB)
-        assert api.shown(ANN) == []
+        assert api.shown(ANN) == ["slow"]
+        await api.say("/stop")
         await api.until_shown("third")
-        assert api.shown(ANN) == ["slow", "third"]
-        said = [m["content"] for m in running.provider.contexts[2].messages if m["role"] != "system"]
-        assert said == ["one", "slow", "two"]
+        said = [m["content"] for m in running.provider.contexts[2].messages if m["role"] == "user"]
+        assert said == ["one", "two"]
 
 
 async def test_the_offset_moves_only_when_a_question_is_stored(where: str) -> None:
-    async with bot_api() as api, bot(api, where, [[{"delay": 1.5}, {"text": "slow"}], [{"text": "next"}]]) as running:
+    async with bot_api() as api, bot(api, where, [[{"text": "slow"}, {"delay": 600}], [{"text": "next"}]]):
         await api.say("one")
-        await api.until(lambda: len(running.provider.contexts) == 1)
-        second = await api.say("two")
-        await api.until(lambda: any(call.method == "getUpdates" for call in api.calls[-3:]))
         await api.until_shown("slow")
-        assert api.asked_from <= second["update_id"], "the second question waits, so Telegram must keep it"
+        second = await api.say("two")
+        before = len(api.sent("getUpdates"))
+        await api.until(lambda: len(api.sent("getUpdates")) >= before + 3)
+        assert api.asked_from == second["update_id"], "the second question waits, so Telegram must keep it"
+        await api.say("/stop")
         await api.until_shown("next")
-        await api.until(lambda: api.asked_from > second["update_id"])
+        await api.until(lambda: not api.updates)
 
 
 async def test_a_flood_is_asked_to_wait_and_leaves_the_bot_well(where: str) -> None:
-    script = [[{"delay": 1.0}, {"text": "first"}], *[[{"text": f"answer{n}"}] for n in range(40)]]
+    script = [[{"text": "slow"}, {"delay": 600}], [{"text": "quick"}]]
     async with bot_api() as api, bot(api, where, script) as running:
         await api.say("one")
-        await api.until(lambda: len(running.provider.contexts) == 1)
-        await api.push(*(api.update(f"flood {n}") for n in range(30)))
+        await api.until_shown("slow")
+        await api.push(*(api.update(f"flood {n}") for n in range(30)), api.update("mine", person=BOB))
         await api.until_shown("20 of your messages are still waiting")
-        await api.until(lambda: len(running.provider.contexts) == 21 and not api.updates)
+        await api.until_shown("quick", chat=BOB)
+        assert len(running.provider.contexts) == 2
         assert sum("still waiting" in text for text in api.shown()) == 1
+    kept = {each["message"]["text"] for each in api.updates.values()}
+    assert kept >= {f"flood {n}" for n in range(20)}, "what waits stays with Telegram"
+
+
+async def test_when_too_many_wait_the_oldest_gives_way_so_that_others_are_heard(where: str) -> None:
+    people = tuple(range(20, 28))
+    script = [[{"text": "slow"}, {"delay": 600}]]
+    async with bot_api() as api, bot(api, where, script, telegram_allow=(*people, BOB)):
+        for person in people:
+            await api.say("one", person=person)
+        await api.until(lambda: all(api.shown(person) for person in people))
+        await api.push(*(api.update(f"more {n}", person=person) for n in range(15) for person in people))
+        await api.say("mine", person=BOB)
+        await api.until_shown("slow", chat=BOB)
+        assert sum("very busy" in text for person in people for text in api.shown(person)) >= 20
 
 
 async def test_people_who_are_not_on_the_list_are_refused_once_and_leave_nothing_behind(where: str) -> None:

@@ -10,8 +10,9 @@ from tests.telegram.botapi import units as real_units
 
 WRITTEN = st.lists(
     st.sampled_from([
-        "word ", "字", "。", "😀", "\n", "\n\n", "# ", "- ", "1. ", "> ", "```", "```py\n", "`", "**", "*", "_", "~~", "<b>",
-        "</b>", "&amp;", "&", "[a](https://e.org/?a=1&b=\"2)", "[a](javascript:x)", "![p](http://p)", "| a | b |\n|---|---|\n",
+        "word ", "字", "。", "😀", "\n", "\n\n", "# ", "- ", "1. ", "> ", "```", "```py\n", "`", "**", "*", "_", "~~",
+        "<b>", "</b>", "&amp;", "&", "[a](https://e.org/?a=1&b=\"2)", "[a](javascript:x)", "![p](http://p)",
+        "| a | b |\n|---|---|\n",
         "---\n", "    ", "\\", "<https://e.org>", "\0", "\x1b[31m", "\u202e", "e\u0301", "👩‍💻", "<script>", "~~~\n",
     ]),
     max_size=60,
@@ -87,7 +88,7 @@ def test_a_code_block_is_closed_and_opened_again_and_a_short_one_stays_whole() -
     assert first.startswith("```py\n")
     assert first.endswith("\n```")
     assert second.startswith("```py\nline")
-    assert pieces("w " * 40 + "\n```py\nshort\n```", 99) == [("w " * 40).rstrip(), "```py\nshort\n```"]
+    assert pieces("w " * 40 + "\n```py\nshort\n```", 90) == [("w " * 40).rstrip(), "```py\nshort\n```"]
     assert (open_sign("```py\nx"), open_sign("```py\nx\n```"), open_sign("~~~~\n```")) == ("```", "", "~~~~")
 
 

@@ -27,7 +27,8 @@ KINDS = ["message"]
 """The updates that we want."""
 PATIENCE = 30
 """Seconds that Telegram holds a request when there is nothing."""
-AT_ONCE = 100
+AT_ONCE, SHED = 100, 10
+"""Updates that Telegram gives at once, and how many give way when all of them wait."""
 MOMENT, PAUSE, LONGEST = 0.2, 1.0, 30.0
 """Seconds: for a question to be stored; between two requests while some wait; after many failures in a row."""
 log = logging.getLogger("lamina.telegram")
@@ -54,9 +55,9 @@ async def poll(line: Line, board: Switchboard, stop: asyncio.Event) -> None:
             continue
         fresh = [update for update in updates if update.update_id not in held]
         held |= {update.update_id: board.take(update) for update in fresh}
-        await _settle(held, stop, MOMENT if fresh else PAUSE)
         if len(updates) >= AT_ONCE and not fresh:
-            board.shed()
+            board.shed(SHED)
+        await _settle(held, stop, MOMENT if fresh else PAUSE)
         offset = first_open(held, offset)
         held = {number: taken for number, taken in held.items() if number >= offset}
     await _confirm(line, first_open(held, offset))

@@ -101,14 +101,13 @@ class Switchboard:
             self._albums.append(said.album)
         return said
 
-    def shed(self) -> bool:
-        """Give up the message that waits longest, and say so: it keeps others from being heard."""
-        waiting = [(said.update, lane) for lane in self._lanes.values() for said, _ in list(lane.waiting)[:1]]
-        if not waiting:
-            return False
-        said, taken = min(waiting, key=lambda each: each[0])[1].waiting.popleft()
-        self._spawn(self._tell(said, "shed"), taken)
-        return True
+    def shed(self, count: int) -> None:
+        """Give up the messages that wait longest, and say so: they keep others from being heard."""
+        for _ in range(count):
+            lanes = [lane for lane in self._lanes.values() if lane.waiting]
+            if lanes:
+                said, taken = min(lanes, key=lambda lane: lane.waiting[0][0].update).waiting.popleft()
+                self._spawn(self._tell(said, "shed"), taken)
 
     async def tell_unfinished(self) -> None:
         """Answers that were on their way when the bot ended are told as they are stored."""
