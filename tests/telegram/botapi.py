@@ -209,7 +209,7 @@ class BotApi:
             self._news.notify_all()
             if self.stubborn and self._told:
                 self.stubborn -= 1
-                return _answer(200, [each for each in self._told.values() for _ in range(self.copies)][:limit])
+                return _answer(200, [each for each in list(self._told.values())[-limit:] for _ in range(self.copies)])
             try:
                 async with asyncio.timeout(int(given.get("timeout", 0))):
                     await self._news.wait_for(lambda: self.updates)

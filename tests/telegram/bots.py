@@ -13,7 +13,8 @@ from typing import Any
 
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
-from lamina.telegram.bot import Webhook, run_bot
+from lamina.telegram.bot import run_bot
+from lamina.telegram.checks import Webhook
 from lamina.types import Key
 from tests.cli.process import Lamina
 from tests.engine.chats import Script, settings

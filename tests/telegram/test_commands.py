@@ -46,6 +46,7 @@ async def test_what_came_before_a_new_session_goes_to_the_old_one_also_the_secon
             await api.until(lambda: not api.updates)
             assert len(await running.app.store.sessions.list(OWNER)) == sessions == 2
             assert (calls, running.provider.contexts) == (2, [])
+            assert sorted(api.shown()) == ["A new session. What I remember of you stays."] * 2 + ["one", "two"]
 
 
 async def test_the_mode_is_the_sessions_and_stays(where: str) -> None:

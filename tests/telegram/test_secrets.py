@@ -8,7 +8,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
-from lamina.telegram.bot import keep_out_of_logs
+from lamina.telegram.checks import keep_out_of_logs
 from lamina.telegram.line import Line
 from lamina.types import Key
 from tests.cli.process import Lamina

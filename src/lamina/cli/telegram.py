@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from lamina.cli.common import Say, flag, option, run
 from lamina.cli.worker import stopped_by_signals
 from lamina.errors import ConnectError, InputError, LaminaError, SettingsError
 from lamina.settings import Settings, load_settings
+from lamina.telegram.checks import Webhook, checked_token, keep_out_of_logs
 
 LISTEN = "127.0.0.1:8443"
 
@@ -48,10 +49,6 @@ def _settings(workspace: Path | None, store: str | None) -> Settings:
 
 
 async def _bot(say: Say, settings: Settings, address: str | None, listen: str) -> None:
-    try:
-        from lamina.telegram.bot import Webhook, checked_token, keep_out_of_logs, run_bot
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"the bot needs the package {error.name}", hint="pip install 'lamina[telegram]'") from None
     keep_out_of_logs(checked_token(settings.telegram_token, settings.telegram_allow))
     webhook = Webhook(address, listen) if address else None
     stop = stopped_by_signals()
@@ -64,8 +61,17 @@ async def _bot(say: Say, settings: Settings, address: str | None, listen: str) -
     try:
         async with App.open(settings=settings) as app:
             _ = app.provider  # who cannot answer is said before anybody asks
-            await run_bot(app, stop, webhook=webhook, ready=ready)
+            await _library()(app, stop, webhook=webhook, ready=ready)
     except (LaminaError, asyncio.CancelledError):
         raise
     except Exception as error:  # a traceback may hold addresses, and those hold the token
         raise ConnectError(f"the bot ended: {type(error).__name__}", hint="lamina telegram --verbose") from None
+
+
+def _library() -> Any:
+    """The bot itself; Telegram's library is loaded last, since that takes seconds."""
+    try:
+        from lamina.telegram.bot import run_bot
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"the bot needs the package {error.name}", hint="pip install 'lamina[telegram]'") from None
+    return run_bot

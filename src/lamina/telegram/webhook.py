@@ -11,7 +11,6 @@ import json
 import logging
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiogram.exceptions import AiogramError
 from aiogram.methods import SetWebhook
@@ -19,7 +18,8 @@ from aiogram.types import Update
 from aiohttp import web
 from pydantic import ValidationError
 
-from lamina.errors import ConnectError, InputError, shown
+from lamina.errors import ConnectError, InputError
+from lamina.telegram.checks import Webhook, checked_address, checked_listen
 from lamina.telegram.line import Line, told
 from lamina.telegram.polling import KINDS
 from lamina.telegram.switchboard import Switchboard
@@ -37,25 +37,6 @@ log = logging.getLogger("lamina.telegram")
 def secret_of(token: Key) -> str:
     """What Telegram sends with each update: made of the token, so that every start has the same one."""
     return hmac.new(token.reveal().encode(), b"lamina webhook", hashlib.sha256).hexdigest()
-
-
-def checked_address(address: str) -> str:
-    """The path at which Telegram will call."""
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme == "https" and bool(parts.hostname) and not (parts.query or parts.fragment)
-    except ValueError:
-        good, parts = False, urlsplit("")
-    if not good:
-        raise InputError(f"--webhook is {shown(address)}", hint="an address such as https://bot.example.com/telegram")
-    return parts.path or "/"
-
-
-def checked_listen(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
-        raise InputError(f"--listen is {shown(listen)}", hint="host and port, such as 127.0.0.1:8443")
-    return host.strip("[]"), int(port)
 
 
 def application(board: Switchboard, path: str, secret: str) -> web.Application:
@@ -85,29 +66,27 @@ def application(board: Switchboard, path: str, secret: str) -> web.Application:
     return made
 
 
-async def serve(
-    line: Line, board: Switchboard, stop: asyncio.Event, *, address: str, listen: str, token: Key
-) -> None:  # fmt: skip
+async def serve(line: Line, board: Switchboard, stop: asyncio.Event, webhook: Webhook, token: Key) -> None:
     """Listen, tell Telegram where, and go on until told to stop. The webhook stays: Telegram keeps what comes."""
-    path, (host, port) = checked_address(address), checked_listen(listen)
+    path, (host, port) = checked_address(webhook.address), checked_listen(webhook.listen)
     secret = secret_of(token)
     runner = web.AppRunner(application(board, path, secret), access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     try:
         with suppress(asyncio.CancelledError):
-            await _listen(runner, host, port, listen)
-            await _announce(line, address, secret)
+            await _listen(runner, host, port)
+            await _announce(line, webhook.address, secret)
             await stop.wait()
             await board.close()  # what waits is let go of, so that its requests end
     finally:
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int, listen: str) -> None:
+async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
-        raise InputError(f"{listen} cannot be listened on: {error.strerror}", hint="name another port") from None
+        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}", hint="name another port") from None
 
 
 async def _announce(line: Line, address: str, secret: str) -> None:
