@@ -11,7 +11,6 @@ from aiogram.exceptions import (
     AiogramError,
     ClientDecodeError,
     TelegramConflictError,
-    TelegramNotFound,
     TelegramRetryAfter,
     TelegramUnauthorizedError,
 )
@@ -47,7 +46,7 @@ async def poll(line: Line, board: Switchboard, stop: asyncio.Event) -> None:
                 ready = True
             updates = await _unless(stop, _updates(line, offset)) or []
             failures = 0
-        except (TelegramUnauthorizedError, TelegramNotFound):
+        except TelegramUnauthorizedError:
             raise unknown_token() from None
         except AiogramError as error:
             failures += 1

@@ -38,6 +38,8 @@ REFUSED = 3_600.0
 """Seconds between two requests to wait, and between two refusals, to the same person."""
 KNOWN = 10_000
 """Updates that are remembered after they were taken."""
+GLANCE, LOOKS = 5.0, 24
+"""Seconds between two looks at an answer that somebody else may still write, and how many there are."""
 FAREWELL = 5.0
 """Seconds for the last edits when the bot ends."""
 AT_ONCE = ("start", "help", "memory", "context")
@@ -110,17 +112,36 @@ class Switchboard:
                 self._spawn(self._tell(said, "shed"), taken)
 
     async def tell_unfinished(self) -> None:
-        """Answers that were on their way when the bot ended are told as they are stored."""
+        """Answers that were on their way when the bot ended are told as they are stored. One that somebody still holds
+        is looked at again: its lease runs out, or another process tells it."""
+        late = await self._tell_ended(None)
+        if late:
+            self._spawn(self._tell_late(late))
+
+    async def _tell_late(self, late: set[str]) -> None:
+        for _ in range(LOOKS):
+            await asyncio.sleep(GLANCE)
+            late = await self._tell_ended(late)
+            if not late:
+                return
+
+    async def _tell_ended(self, only: set[str] | None) -> set[str]:
+        """Returns the turns that have not ended yet."""
+        late: set[str] = set()
         for person in self.app.settings.telegram_allow:
             owner = self.owner(person)
             async for session, place, turn_id, lang in self._threads.unfinished(owner, self.me.id):
                 turn = await self.app.store.turns.get(owner, turn_id)
+                if only is not None and turn_id not in only:
+                    continue
                 if turn.state == "streaming":
-                    continue  # it runs in another process
+                    late.add(turn_id)
+                    continue
                 message = await self.app.store.history.get(owner, turn.answer_message_id)
                 words = final(message.text, Ended(turn.state, turn.error), lang, "interrupted")
                 numbers = [await self.line.say(place, piece) for piece in pieces(words)]
                 await self._threads.delivered(owner, session.session_id, turn.answer_message_id, numbers)
+        return late
 
     async def close(self) -> None:
         """What runs is interrupted, kept, and told; what waits stays with Telegram."""

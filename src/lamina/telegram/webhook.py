@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import logging
-from contextlib import suppress
 from typing import Any
 
 from aiogram.exceptions import AiogramError
@@ -73,11 +72,10 @@ async def serve(line: Line, board: Switchboard, stop: asyncio.Event, webhook: We
     runner = web.AppRunner(application(board, path, secret), access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     try:
-        with suppress(asyncio.CancelledError):
-            await _listen(runner, host, port)
-            await _announce(line, webhook.address, secret)
-            await stop.wait()
-            await board.close()  # what waits is let go of, so that its requests end
+        await _listen(runner, host, port)
+        await _announce(line, webhook.address, secret)
+        await stop.wait()
+        await board.close()  # what waits is let go of, so that its requests end
     finally:
         await runner.cleanup()
 
