@@ -173,6 +173,13 @@ async def test_markup_that_telegram_refuses_is_sent_as_plain_text(where: str) ->
         await api.until_shown("a **b** <i>c</i>")
 
 
+async def test_an_answer_that_markup_would_make_too_long_is_sent_as_plain_text(where: str) -> None:
+    async with bot_api() as api, bot(api, where, hello("---\n" * 999)):
+        await api.say("go")
+        await api.until_shown("---\n---")
+        assert len(api.sent()) == 1
+
+
 async def test_a_request_to_wait_is_honoured_and_the_answer_comes_nevertheless(where: str) -> None:
     async with bot_api() as api, bot(api, where, hello("Here it is")):
         api.faults["sendMessage"].append(Fault(429, retry_after=1))

@@ -27,7 +27,7 @@ from aiogram.types import LinkPreviewOptions, Message, ReplyParameters
 from aiohttp import ClientError
 
 from lamina.errors import ConnectError, InputError
-from lamina.telegram.markup import MOST, head, to_html
+from lamina.telegram.markup import MOST, head, shown_units, to_html
 from lamina.types import Key
 
 PACE, GROUP_PACE = 1.0, 3.0
@@ -155,8 +155,10 @@ class Line:
         self, place: Place, kind: Callable[..., TelegramMethod[Any]], text: str, given: dict[str, Any], *, must: bool
     ) -> Any:
         """With markup; as plain text where Telegram refuses the markup."""
-        marked = to_html(text) or head(text, MOST) or "…"
+        marked, plain = to_html(text), kind(text=head(text, MOST).strip() or "…", **given)
         try:
+            if not marked or shown_units(marked) > MOST:
+                return await self._paced(place, plain, must)
             return await self._paced(place, kind(text=marked, parse_mode="HTML", **given), must)
         except TelegramBadRequest as error:
             problem = error.message.lower()
@@ -168,7 +170,7 @@ class Line:
                     place, kind(text=marked, parse_mode="HTML", **{**given, "message_thread_id": None}), must
                 )
             if any(words in problem for words in ("parse entities", "too long", "entity", "unsupported", "empty")):
-                return await self._paced(place, kind(text=head(text, MOST) or "…", **given), must)
+                return await self._paced(place, plain, must)
         except TelegramBadRequest as error:
             problem = error.message.lower()
         log.log(logging.WARNING if must else logging.DEBUG, "[Telegram] refused: %s", problem)

@@ -137,7 +137,7 @@ def escaped(text: str) -> str:
 
 
 def to_html(text: str) -> str:
-    """Markdown as the few tags that Telegram knows. Never longer than the Markdown, once Telegram has read the tags."""
+    """Markdown as the few tags that Telegram knows."""
     parts: list[str] = []
     lists: list[list[int]] = []
     quotes = 0
@@ -170,6 +170,11 @@ def to_html(text: str) -> str:
         elif kind == "heading_close":
             parts.append("</b>")
     return "".join(parts).strip()
+
+
+def shown_units(marked: str) -> int:
+    """How long our HTML is once Telegram has read the tags; that is what it limits."""
+    return units(html.unescape(re.sub(r"<[^>]+>", "", marked)))
 
 
 def _bullet(lists: Sequence[list[int]]) -> str:
