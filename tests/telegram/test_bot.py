@@ -337,6 +337,7 @@ async def test_in_a_group_only_what_is_meant_for_the_bot_is_answered(where: str)
         await api.push(
             api.update("just talking", chat=group),
             api.update("/new@another_bot", chat=group),
+            api.update("/dance", chat=group),
             api.update("@somebody hello", chat=group),
             api.update("as I said", chat=group, reply_to_message=theirs),
             api.update("@lamina_test_bot what is up?", chat=group),
@@ -347,8 +348,41 @@ async def test_in_a_group_only_what_is_meant_for_the_bot_is_answered(where: str)
         assert [content(running, n) for n in range(2)] == ["what is up?", "and you?"]
         assert len(api.shown(group)) == 2
         assert '"message_id"' in api.sent()[0].given["reply_parameters"]
-        await api.say("/mode@lamina_test_bot", chat=group)
-        await api.until_shown("The mode is ask", group)
+        for name in ("/mode@lamina_test_bot", "/mode"):
+            await api.say(name, chat=group)
+        await api.until(lambda: sum("The mode is ask" in text for text in api.shown(group)) == 2)
+        await api.say("/dance@lamina_test_bot", chat=group)
+        await api.until_shown("I do not know /dance", group)
+
+
+async def test_in_a_group_an_album_is_one_question_though_only_one_picture_bears_the_words(where: str) -> None:
+    async with bot_api() as api, bot(api, where, hello("seen")) as running:
+        album: dict[str, Any] = {"chat": -100, "media_group_id": "g"}
+        await api.push(api.picture(PNG, "@lamina_test_bot compare", **album), api.picture(PNG, **album))
+        await api.until_shown("seen", -100)
+        assert [part["type"] for part in content(running, 0)] == ["text", "image_url", "image_url"]
+
+
+async def test_tools_are_offered_only_where_a_setting_says_so_and_what_needs_a_yes_is_refused(
+    where: str, tmp_path: Path
+) -> None:
+    script = [
+        [{"text": "Let me see."}, {"call": "bash", "arguments": {"command": "touch x.txt"}}],
+        [{"text": "I may not."}],
+    ]
+    work = tmp_path / "work"
+    work.mkdir()
+    async with bot_api() as api, bot(api, where, script, tools=True, mode="agent", workspace=str(work)) as running:
+        await api.say("Write a file")
+        await api.until_shown("I may not.")
+        assert api.shown() == ["Let me see.\n\nI may not."]
+        assert "bash" in {tool["function"]["name"] for tool in running.provider.contexts[0].tools}
+        assert "needs a yes and nobody is there to ask" in str(running.provider.contexts[1].messages[-1]["content"])
+        assert list(work.iterdir()) == []
+    async with bot_api() as api, bot(api, f"{where}2", hello("x"), mode="agent", workspace=str(work)) as running:
+        await api.say("Write a file")
+        await api.until_shown("x")
+        assert running.provider.contexts[0].tools == []
 
 
 async def test_each_topic_and_person_has_a_session_of_its_own(where: str) -> None:

@@ -63,7 +63,10 @@ def keep_out_of_logs(secret: Key) -> None:
     def masked(*args: Any, **more: Any) -> logging.LogRecord:
         record = make(*args, **more)
         hidden = secret.reveal()
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, LookupError):  # a slip of whoever logs: logging itself will say so
+            message = ""
         if hidden in message:
             record.msg, record.args = message.replace(hidden, "…"), ()
         if record.exc_info and record.exc_info[0]:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from aiogram.types import Message, MessageEntity, Update, User
 
 from lamina.telegram.line import Place
+from lamina.telegram.texts import COMMANDS
 
+KNOWN = {*COMMANDS, "start"}
+"""Commands that are ours in a group too, where other bots may have theirs."""
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -53,7 +56,8 @@ def read(update: Update, me: User, most: int) -> Said | None:
     topic = (message.message_thread_id or 0) if message.is_topic_message else 0
     group = message.chat.type != "private"
     words, marks = message.text or message.caption or "", message.entities or message.caption_entities or []
-    command, rest, ours = _command(words, marks, me)
+    command, rest, bot = _command(words, marks)
+    ours = bot in ("", (me.username or "").lower())
     words, mentioned = _without_mention(words, marks, me)
     replied = message.reply_to_message
     reply_to = replied.message_id if replied and replied.from_user and replied.from_user.id == me.id else 0
@@ -64,7 +68,7 @@ def read(update: Update, me: User, most: int) -> Said | None:
         scope=Scope(me.id, message.chat.id, topic, person.id),
         place=Place(message.chat.id, topic, group, message.message_id),
         lang="zh" if (person.language_code or "").lower().startswith("zh") else "en",
-        addressed=not group or (bool(command) and ours) or mentioned or (bool(reply_to) and ours),
+        addressed=not group or (ours and (command in KNOWN or bool(bot) or bool(reply_to))) or mentioned,
         text=words.strip(),
         command=command if ours else "",
         rest=rest,
@@ -76,13 +80,13 @@ def read(update: Update, me: User, most: int) -> Said | None:
     )  # fmt: skip
 
 
-def _command(words: str, marks: list[MessageEntity], me: User) -> tuple[str, str, bool]:
-    """A command at the beginning, what follows it, and whether it is for this bot."""
+def _command(words: str, marks: list[MessageEntity]) -> tuple[str, str, str]:
+    """A command at the beginning, what follows it, and the bot that it names, if any."""
     if not any(mark.type == "bot_command" and mark.offset == 0 for mark in marks):
-        return "", "", True
+        return "", "", ""
     first, _, rest = words.partition(" ") if " " in words.split("\n")[0] else words.partition("\n")
     name, _, bot = first.removeprefix("/").partition("@")
-    return name.lower(), rest.strip(), not bot or bot.lower() == (me.username or "").lower()
+    return name.lower(), rest.strip(), bot.lower()
 
 
 def _without_mention(words: str, marks: list[MessageEntity], me: User) -> tuple[str, bool]:
