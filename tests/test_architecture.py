@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "layers": {"layers"},
     "providers": {"providers"},
     "store": {"store"},
-    "settings": set(),
+    "settings": {"settings"},
     "engine": {"engine", "assembly", "layers"},
     "app": {"app", "assembly", "layers", "providers", "store", "engine", "settings"},
     "gateway": {"gateway", "app"},

@@ -294,7 +294,8 @@ class App:
 
     def _hide(self, text: str) -> str:
         """Our own keys are in no tool's output."""
-        for secret in (self.settings.api_key, self.settings.embedder_key):
+        token = self.settings.telegram_token
+        for secret in (self.settings.api_key, self.settings.embedder_key, token.reveal() if token else ""):
             text = text.replace(secret, "…") if secret else text
         return text
 

@@ -68,7 +68,9 @@ def _web(settings: Settings) -> Sequence[Tool]:
         from lamina.layers.tools_web import web_tools  # noqa: PLC0415 -- aiohttp is an extra
     except ModuleNotFoundError as error:
         raise SettingsError(f"web_fetch needs the package {error.name}", hint="pip install 'lamina[app]'") from None
-    return web_tools(hosts=names_host, secrets=[key for key in (settings.api_key, settings.embedder_key) if key])
+    token = settings.telegram_token.reveal() if settings.telegram_token else ""
+    secrets = [key for key in (settings.api_key, settings.embedder_key, token) if key]
+    return web_tools(hosts=names_host, secrets=secrets)
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
 def _value(settings: Settings, name: str) -> object:
     """A setting as people may see it: keys are never shown."""
     value = getattr(settings, name)
-    if name.endswith("_key"):
+    if name.endswith(("_key", "_token")):
         return "…" if value else ""
     if name == "shares":
         return {layer: [share.least, share.most] for layer, share in settings.shares.items()}

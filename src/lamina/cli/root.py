@@ -14,7 +14,9 @@ from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 
-FAMILIES = ("chat", "ask", "serve", "sessions", "memory", "skills", "keys", "store", "worker", "trace", "doctor")
+FAMILIES = (
+    "chat", "ask", "serve", "telegram", "sessions", "memory", "skills", "keys", "store", "worker", "trace", "doctor",
+)  # fmt: skip
 """Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from lamina.cli.texts_chat import CHAT_TEXTS
 from lamina.cli.texts_gateway import GATEWAY_TEXTS
 from lamina.cli.texts_store import STORE_TEXTS
+from lamina.cli.texts_telegram import TELEGRAM_TEXTS
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
 
@@ -150,10 +151,8 @@ TEXTS: dict[str, tuple[str, str]] = {
 def texts(lang: str) -> dict[str, str]:
     """All texts in one language."""
     index = 1 if lang == "zh" else 0
-    return {
-        "lang": lang,
-        **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS | CHAT_TEXTS | GATEWAY_TEXTS).items()},
-    }
+    every = TEXTS | STORE_TEXTS | CHAT_TEXTS | GATEWAY_TEXTS | TELEGRAM_TEXTS
+    return {"lang": lang, **{name: pair[index] for name, pair in every.items()}}
 
 
 ZH_REASONS = {

@@ -28,7 +28,7 @@ def add_worker(app: typer.Typer, say: Say) -> None:
         counts: Counter[str] = Counter()
 
         async def work() -> None:
-            stop = _stopped_by_signals()
+            stop = stopped_by_signals()
             async with App.open(settings=settings, work=False) as opened:
                 with _shown(say, counts, as_json) as show:
 
@@ -50,7 +50,7 @@ def add_worker(app: typer.Typer, say: Say) -> None:
     app.command("worker", help=say["worker.help"])(worker)
 
 
-def _stopped_by_signals() -> asyncio.Event:
+def stopped_by_signals() -> asyncio.Event:
     """The first signal lets what was begun come to its end, the second one ends the process as always."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 

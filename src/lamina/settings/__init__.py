@@ -5,17 +5,17 @@ Each setting is looked for in five places, the later winning: its default, the f
 """
 
 import os
-import re
 import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 from lamina.errors import SettingsError, shown
-from lamina.types import Form, Grammar, Lang, Share
+from lamina.settings.readers import READERS
+from lamina.types import Form, Grammar, Key, Lang, Share
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
@@ -40,6 +40,10 @@ ENVIRONMENT_ONLY = {
     "rate_limit": "no folder opens the gateway wider",
     "script": "no folder speaks for a model",
     "store": "no folder opens another's store",
+    "telegram_allow": "no folder lets people in",
+    "telegram_api": "no folder sends your words elsewhere",
+    "telegram_token": "no key lies in a repository",
+    "telegram_users": "no folder says who somebody is",
     "token_limit": "no folder opens the gateway wider",
     "tools": "no folder gives itself tools",
     "user": "no folder says who you are",
@@ -148,6 +152,14 @@ class Settings:
     """Sends traces and metrics by OpenTelemetry, as its own variables say where; needs the extra `otel`."""
     shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
+    telegram_token: Key | None = field(default=None, repr=False)
+    """Of the bot, from @BotFather; only from the environment, and never shown."""
+    telegram_allow: tuple[int, ...] = ()
+    """Who may talk to the bot, by numeric id; empty lets nobody in."""
+    telegram_users: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Whose chats somebody's are, `123=ann`: so one person has one memory in all channels."""
+    telegram_api: str = ""
+    """Another server of the Bot API, such as a local one; empty is Telegram's own."""
     home: str = ""
     """The folder of `lamina.toml`: files that it names never lead out of it. Not a setting."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -170,7 +182,7 @@ def load_settings(
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
-        values[name], origin[name] = _READERS[name](value, where), _place(where)
+        values[name], origin[name] = READERS[name](value, where), _place(where)
         if where.startswith(FILE) and name == "model" and str(value).endswith(".gguf"):
             raise SettingsError(f"{where} names a file", hint="set LAMINA_MODEL: no folder speaks for a model")
         if where.startswith(FILE) and name == "workspace" and value:
@@ -234,13 +246,13 @@ def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise SettingsError(f"{FILE}: {name} must be a table", hint=f"[{name}] and settings below it")
-    for name in (name for name, value in data.items() if isinstance(value, dict) and name not in _READERS):
+    for name in (name for name, value in data.items() if isinstance(value, dict) and name not in READERS):
         raise SettingsError(f"{FILE}: [{name}] is no channel", hint=f"known: {', '.join(f'[{c}]' for c in CHANNELS)}")
     found = [(name, value, f"{FILE}: {name}") for name, value in data.items()]
     own = [(name, value, f"{FILE}: {channel}.{name}") for name, value in tables.get(channel, {}).items()]
     for name, _, where in (*found, *((name, 0, f"{FILE}: {t}.{name}") for t in tables for name in tables[t])):
-        if name not in _READERS:
-            raise SettingsError(f"{where} is no setting", hint=_known(name, list(_READERS)))
+        if name not in READERS:
+            raise SettingsError(f"{where} is no setting", hint=_known(name, list(READERS)))
         if name in ENVIRONMENT_ONLY:
             raise SettingsError(
                 f"{where} may not be set here", hint=f"set LAMINA_{name.upper()}: {ENVIRONMENT_ONLY[name]}"
@@ -250,8 +262,8 @@ def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
 
 def _variables(environ: Mapping[str, str], channel: str) -> list[tuple[str, str, str]]:
     """What the environment says, the channel's own variables last. A variable that means nothing is a slip."""
-    plain = {f"LAMINA_{name.upper()}": name for name in _READERS}
-    every = {f"LAMINA_{one.upper()}_{name.upper()}": (one, name) for one in CHANNELS for name in _READERS}
+    plain = {f"LAMINA_{name.upper()}": name for name in READERS}
+    every = {f"LAMINA_{one.upper()}_{name.upper()}": (one, name) for one in CHANNELS for name in READERS}
     for variable in environ:
         if variable.startswith("LAMINA_") and variable not in (*plain, *every, *NOT_SETTINGS):
             raise SettingsError(f"{variable} is no setting", hint=_known(variable, [*plain, *every]))
@@ -262,7 +274,7 @@ def _variables(environ: Mapping[str, str], channel: str) -> list[tuple[str, str,
 
 def _known(name: str, names: list[str]) -> str:
     close = get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names[: len(_READERS)])}"
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names[: len(READERS)])}"
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -305,149 +317,3 @@ def _inside(folder: Path, name: str, where: str, *, itself: bool = False) -> str
             hint=f"name a file in it, or set the variable LAMINA_{setting}",
         )
     return path
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise SettingsError(f"{where} must be text, not {shown(value)}", hint="put it in quotation marks")
-    return value
-
-
-def _name(value: object, where: str) -> str:
-    if not _text(value, where).strip():
-        raise SettingsError(f"{where} is empty", hint="name a file, or take the setting away")
-    return str(value)
-
-
-def _user(value: object, where: str) -> str:
-    name = _text(value, where)
-    if name.startswith("@") or not (name.isprintable() or not name):
-        raise SettingsError(f"{where} cannot be {shown(name)}", hint="a name in letters; those with @ are reserved")
-    return name
-
-
-def _number(least: int) -> Callable[[object, str], int]:
-    def read(value: object, where: str) -> int:
-        digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value)
-        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15
-        number = int(value) if digits or whole else -1  # pyright: ignore[reportArgumentType] -- digits or an int
-        if number < least:
-            raise SettingsError(
-                f"{where} must be a whole number of at least {least} and below 10^15, not {shown(value)}"
-                if isinstance(value, int) and number < 0 < value
-                else f"{where} must be a whole number of at least {least}, not {shown(value)}",
-                hint="for example 8000" if where.lower().endswith("budget") else "write it in digits",
-            )
-        return number
-
-    return read
-
-
-def _switch(value: object, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise SettingsError(f"{where} must be true or false, not {shown(value)}", hint="true or false")
-
-
-def _shares(value: object, where: str) -> dict[str, Share]:
-    """`memory=0:0.15, history=0.3:1`, or a table of pairs; which names there are the assembly knows."""
-    found: dict[str, Any] = {}
-    if isinstance(value, str):
-        for piece in filter(str.strip, value.split(",")):
-            name, _, pair = piece.partition("=")
-            found[name.strip()] = pair.split(":")
-    else:
-        found = cast(dict[str, Any], value) if isinstance(value, dict) else {"": value}
-    shares: dict[str, Share] = {}
-    for name, pair in found.items():
-        try:
-            least, most = pair
-            shares[name] = Share(float(least), float(most))
-        except (TypeError, ValueError):
-            raise SettingsError(
-                f"{where}: the share of {shown(name)} is {shown(pair)}", hint="two fractions, such as memory=0:0.15"
-            ) from None
-    return shares
-
-
-def _address(value: object, where: str) -> str:
-    if value == "" or (isinstance(value, str) and value.startswith(("http://", "https://"))):
-        return str(value)
-    raise SettingsError(f"{where} cannot be {shown(value)}", hint="an address, such as http://host:port/v1")
-
-
-def _embedder(value: object, where: str) -> str:
-    if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
-        return str(value)
-    raise SettingsError(f"{where} cannot be {shown(value)}", hint="embedded, none, or http://host:port/v1")
-
-
-def _one_of(*known: str) -> Callable[[object, str], str]:
-    def read(value: object, where: str) -> str:
-        if value not in known:
-            raise SettingsError(f"{where} cannot be {shown(value)}", hint=f"one of {', '.join(filter(None, known))}")
-        return str(value)
-
-    return read
-
-
-_READERS: dict[str, Callable[[object, str], Any]] = {
-    "identity": _text,
-    "budget": _number(0),
-    "counter": _text,
-    "model": _text,
-    "provider": _one_of("", "local", "openai", "anthropic", "scripted"),
-    "base_url": _address,
-    "api_key": _text,
-    "script": _text,
-    "window": _number(0),
-    "max_tokens": _number(0),
-    "steps": _number(1),
-    "turn_seconds": _number(1),
-    "turn_tokens": _number(0),
-    "compaction": _switch,
-    "learn": _one_of("auto", "model", "rules"),
-    "tools": _switch,
-    "mcp": _text,
-    "mode": _one_of("agent", "plan", "ask"),
-    "grammar": _one_of(*get_args(Grammar)),
-    "lang": _one_of("", "en", "zh"),
-    "prompt_lang": _one_of(*get_args(Lang)),
-    "instructions": _text,
-    "rules": _name,
-    "max_rule_bytes": _number(1),
-    "approvals": _text,
-    "reinjection_enabled": _switch,
-    "reinjection_turns": _number(1),
-    "instructions_turns": _number(0),
-    "rules_turns": _number(0),
-    "store": _text,
-    "user": _user,
-    "workspace": _text,
-    "context": _text,
-    "scenario": _name,
-    "host": _text,
-    "form": _one_of(*get_args(Form)),
-    "missing_slots": _one_of("error", "keep"),
-    "memory": _switch,
-    "memories": _number(0),
-    "summaries": _number(0),
-    "collected": _number(0),
-    "memory_deadline": _number(1),
-    "embedder": _embedder,
-    "embedder_model": _text,
-    "embedder_dimension": _number(1),
-    "embedder_key": _text,
-    "listen": _name,
-    "host_names": _text,
-    "origins": _text,
-    "public_https": _switch,
-    "body_limit": _number(1_000),
-    "rate_limit": _number(0),
-    "token_limit": _number(0),
-    "otel": _switch,
-    "shares": _shares,
-}

@@ -1,0 +1,77 @@
+"""What can be said of the bot's settings without Telegram's library, which takes seconds to load.
+
+Slips are told at once; and from the first moment on no log line holds the token.
+"""
+
+import logging
+import traceback
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from lamina.errors import InputError, SettingsError, shown
+from lamina.types import Key
+
+
+def checked_address(address: str) -> str:
+    """The path at which Telegram will call."""
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme == "https" and bool(parts.hostname) and not (parts.query or parts.fragment)
+    except ValueError:
+        good, parts = False, urlsplit("")
+    if not good:
+        raise InputError(f"--webhook is {shown(address)}", hint="an address such as https://bot.example.com/telegram")
+    return parts.path or "/"
+
+
+def checked_listen(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
+        raise InputError(f"--listen is {shown(listen)}", hint="host and port, such as 127.0.0.1:8443")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where Telegram calls, and where we listen."""
+
+    address: str
+    listen: str
+
+    def __post_init__(self) -> None:
+        checked_address(self.address)
+        checked_listen(self.listen)
+
+
+def checked_token(token: Key | None, allow: tuple[int, ...]) -> Key:
+    """The token, once it is known that somebody may talk to the bot."""
+    if token is None:
+        raise SettingsError("the bot has no token", hint="set LAMINA_TELEGRAM_TOKEN; @BotFather gives you one")
+    if not allow:
+        raise SettingsError(
+            "nobody may talk to the bot",
+            hint="set LAMINA_TELEGRAM_ALLOW to numeric ids; with 0 the bot starts and tells whoever writes theirs",
+        )
+    return token
+
+
+def keep_out_of_logs(secret: Key) -> None:
+    """From now on no log line of this process, whoever writes it, holds the secret (G7)."""
+    make = logging.getLogRecordFactory()
+
+    def masked(*args: Any, **more: Any) -> logging.LogRecord:
+        record = make(*args, **more)
+        hidden = secret.reveal()
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, LookupError):  # a slip of whoever logs: logging itself will say so
+            message = ""
+        if hidden in message:
+            record.msg, record.args = message.replace(hidden, "…"), ()
+        if record.exc_info and record.exc_info[0]:
+            record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip().replace(hidden, "…")
+            record.exc_info = None
+        return record
+
+    logging.setLogRecordFactory(masked)
