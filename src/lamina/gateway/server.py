@@ -10,7 +10,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import uvicorn
@@ -227,15 +227,14 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     try:
         while not server.started:
             if task.done():
-                raise LaminaError("the gateway could not start") from task.exception()
+                raise LaminaError("the gateway could not start", hint="the log may say why") from task.exception()
             await asyncio.sleep(0.005)
         yield server
     finally:
         gateway.ending = True
         await gateway.app.close()
         server.should_exit = True
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         look.cancel()
 
 
