@@ -226,6 +226,27 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A row of `api_key`, without its hash: whose it is, what it may do, and how much."""
+
+    owner: str
+    key_id: str
+    name: str
+    scopes: tuple[str, ...]
+    rate: int
+    """Requests a minute; 0 for the gateway's own limit."""
+    tokens: int
+    """Tokens a day; 0 for the gateway's own limit."""
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+    used: float | None = None
+
+    def usable(self, now: float) -> bool:
+        return self.revoked is None and (self.expires is None or self.expires > now)
+
+
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """Work for later. A second job with the same key is the same job; without a key every job is new."""
 

@@ -21,18 +21,26 @@ FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
 MAX_LINE = 1_000
 MAX_RULE_BYTES = 256 * 1024
-CHANNELS = ("cli", "telegram")
+CHANNELS = ("cli", "telegram", "gateway")
 ENVIRONMENT_ONLY = {
     "api_key": "no key lies in a repository",
     "approvals": "no folder approves itself",
     "base_url": "no folder sends your words elsewhere",
+    "body_limit": "no folder opens the gateway wider",
     "embedder": "no folder sends your words elsewhere",
     "embedder_key": "no key lies in a repository",
+    "host_names": "no folder lends the gateway its name",
+    "listen": "no folder opens a door of yours",
     "mcp": "no folder starts programs",
     "mode": "no folder gives itself tools",
+    "origins": "no folder lets pages of others in",
+    "otel": "no folder sends what you do elsewhere",
     "provider": "no folder sends your words elsewhere",
+    "public_https": "no folder says how people come to you",
+    "rate_limit": "no folder opens the gateway wider",
     "script": "no folder speaks for a model",
     "store": "no folder opens another's store",
+    "token_limit": "no folder opens the gateway wider",
     "tools": "no folder gives itself tools",
     "user": "no folder says who you are",
 }
@@ -122,6 +130,22 @@ class Settings:
     embedder_dimension: int = 512
     embedder_key: str = field(default="", repr=False)
     """Only from the environment, and never shown."""
+    listen: str = "127.0.0.1:8765"
+    """Where the gateway answers. Anything but this machine's own addresses needs a key in the store."""
+    host_names: str = ""
+    """Names under which people reach the gateway, with commas between them; others in `Host` are refused."""
+    origins: str = ""
+    """Pages of others that may call the gateway with a key, as `https://host`, with commas between them."""
+    public_https: bool = False
+    """Whether people reach the gateway by https, through a proxy: then its cookie is only sent that way."""
+    body_limit: int = 20_000_000
+    """Bytes of a request's body."""
+    rate_limit: int = 0
+    """Requests a minute of a key that has no limit of its own; 0 for none."""
+    token_limit: int = 0
+    """Tokens a day of a key that has no limit of its own; 0 for none."""
+    otel: bool = False
+    """Sends traces and metrics by OpenTelemetry, as its own variables say where; needs the extra `otel`."""
     shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
     home: str = ""
@@ -417,5 +441,13 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "embedder_model": _text,
     "embedder_dimension": _number(1),
     "embedder_key": _text,
+    "listen": _name,
+    "host_names": _text,
+    "origins": _text,
+    "public_https": _switch,
+    "body_limit": _number(1_000),
+    "rate_limit": _number(0),
+    "token_limit": _number(0),
+    "otel": _switch,
     "shares": _shares,
 }

@@ -37,13 +37,15 @@ def argument(say: Say, name: str, metavar: str, **more: Any) -> Any:
     return typer.Argument(help=say[f"arg.{name}"], metavar=metavar, show_default=False, **more)
 
 
-def chosen(user: str | None, store: str | None, **changes: Any) -> Settings:
-    """The settings with what this call changes."""
+def chosen(user: str | None, store: str | None, *, channel: str = "cli", **changes: Any) -> Settings:
+    """The settings of a channel with what this call changes."""
     for name, value in (("--user", user), ("--store", store)):
         if value is not None and not value.strip():
             raise InputError(f"{name} is empty", hint="name it, or leave the option out")
     given = {"user": user, "store": store, **changes}
-    return replace(load_settings(), **{name: value for name, value in given.items() if value is not None})
+    return replace(
+        load_settings(channel=channel), **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def only_below(context: typer.Context, family: str, given: bool) -> bool:

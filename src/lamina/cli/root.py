@@ -14,7 +14,7 @@ from lamina.cli.texts import texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 
-FAMILIES = ("chat", "ask", "sessions", "memory", "skills", "store", "worker", "trace", "doctor")
+FAMILIES = ("chat", "ask", "serve", "sessions", "memory", "skills", "keys", "store", "worker", "trace", "doctor")
 """Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them."""
 
 

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Callable
 
 from lamina.cli.texts_chat import CHAT_TEXTS
+from lamina.cli.texts_gateway import GATEWAY_TEXTS
 from lamina.cli.texts_store import STORE_TEXTS
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
@@ -80,7 +81,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "The session is taken up again: everything is injected once more.",
         "恢复会话：全部内容重新注入一次。",
     ),
-    "opt.channel": ("cli (default) or telegram.", "cli（默认）或 telegram。"),
+    "opt.channel": ("cli (default), telegram or gateway.", "cli（默认）、telegram 或 gateway。"),
     "opt.as_json": ("JSON, for scripts.", "输出 JSON，供脚本使用。"),
     "opt.workspace": ("The workspace; the current folder by default.", "工作区；默认为当前文件夹。"),
     "opt.folder": (
@@ -149,7 +150,10 @@ TEXTS: dict[str, tuple[str, str]] = {
 def texts(lang: str) -> dict[str, str]:
     """All texts in one language."""
     index = 1 if lang == "zh" else 0
-    return {"lang": lang, **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS | CHAT_TEXTS).items()}}
+    return {
+        "lang": lang,
+        **{name: pair[index] for name, pair in (TEXTS | STORE_TEXTS | CHAT_TEXTS | GATEWAY_TEXTS).items()},
+    }
 
 
 ZH_REASONS = {

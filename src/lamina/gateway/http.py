@@ -32,6 +32,14 @@ class Principal:
 NOBODY = Principal("", "", frozenset())
 
 
+def _nothing(prompt: int, completion: int) -> None:
+    """Nobody counts."""
+
+
+def _unwatched(running: Any) -> None:
+    """Nobody watches."""
+
+
 @dataclass(slots=True)
 class Request:
     """A request that is let in: its principal known, its body read and checked against the route's schema."""
@@ -49,6 +57,13 @@ class Request:
     principal: Principal
     gone: Callable[[], Awaitable[None]]
     """Returns when the client has left."""
+    spent: Callable[[int, int], None] = _nothing
+    """Tokens of a prompt and of its answer, for the budget of the principal; `watch` calls it by itself."""
+    watch: Callable[[Any], None] = _unwatched
+    """Hand in the `Running` of a turn that this request has just begun, before the next `await`: when the turn ends,
+    its tokens count against the principal's budget, and it is in the metrics and traces. A turn counts once."""
+    address: str = ""
+    """Where the request came from, as the socket says."""
 
     @property
     def user(self) -> str:

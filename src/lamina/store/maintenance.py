@@ -47,6 +47,11 @@ KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 LATER: dict[str, dict[str, Any]] = {"chat_session": {"runtime": "{}"}, "turn": {"begun": None}}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
 DERIVED = ("memory_index", "message_words")
+UNEXPORTED = {
+    "api_key": "key_id, name, hash, scopes, rate, tokens, created, expires, revoked, used",
+    "key_use": "key_id, day, requests, tokens",
+}
+"""Keys open a gateway: they stay where they were made. A backup of SQLite is the whole file, with their hashes."""
 
 
 AT_ONCE, MOST = 20_000, 32 << 20

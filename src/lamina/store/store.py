@@ -9,6 +9,7 @@ from lamina.errors import StoreError
 from lamina.store.database import Clock, Database
 from lamina.store.history import History
 from lamina.store.jobs import Jobs
+from lamina.store.keys import Keys
 from lamina.store.maintenance import Maintenance
 from lamina.store.memories import Memories
 from lamina.store.overview import Overview
@@ -32,6 +33,7 @@ class Store:
         self.profile = Profile(db, clock)
         self.templates = Templates(db, clock)
         self.jobs = Jobs(db, clock)
+        self.keys = Keys(db, clock)
         self.maintenance = Maintenance(db, clock)
         self.overview = Overview(db, clock)
 

@@ -1,0 +1,157 @@
+"""`lamina serve`: the gateway in the foreground. What is printed is for people; requests are lines of JSON below it."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from lamina.app.app import App
+from lamina.app.keys import loopback_token
+from lamina.cli.common import Say, chosen, flag, option, run
+from lamina.cli.texts import visible
+from lamina.errors import InputError, SettingsError, shown
+from lamina.settings import Settings
+
+LEVELS = ("off", "info", "debug")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    settings: Settings
+    host_names: tuple[str, ...]
+    origins: tuple[str, ...]
+    log: str
+    opens: bool
+
+
+def add_serve(app: typer.Typer, say: Say) -> None:
+    def serve(
+        listen: Annotated[str | None, option(say, "listen", "--listen", metavar="ADDRESS:PORT")] = None,
+        host_name: Annotated[list[str] | None, option(say, "host_name", "--host-name")] = None,
+        origin: Annotated[list[str] | None, option(say, "origin", "--origin")] = None,
+        no_open: Annotated[bool, flag(say, "no_open", "--no-open")] = False,
+        log: Annotated[str, option(say, "log", "--log")] = "info",
+        model: Annotated[str | None, option(say, "model")] = None,
+        user: Annotated[str | None, option(say, "user")] = None,
+        store: Annotated[str | None, option(say, "store")] = None,
+    ) -> None:
+        settings = chosen(user, store, channel="gateway", listen=listen, model=model)
+        if log not in LEVELS:
+            raise InputError(f"--log has no choice {shown(log)}", hint=f"choose one of {', '.join(LEVELS)}")
+        names = (*_listed(settings.host_names), *(host_name or ()))
+        origins = (*_listed(settings.origins), *(origin or ()))
+        run(_serve(say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
+
+    app.command("serve", help=say["serve.help"], epilog=say["serve.examples"])(serve)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+async def _serve(say: Say, wanted: _Wanted) -> None:
+    try:
+        from lamina.gateway.gateway import Gateway
+        from lamina.gateway.options import Options, is_loopback, listen_place
+        from lamina.gateway.server import listen, serving, uvicorn_is_quiet
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"the gateway needs the package {error.name}", hint="pip install 'lamina[gateway]'"
+                            ) from None  # fmt: skip
+    settings = wanted.settings
+    address, port = listen_place(settings.listen)
+    options = Options(
+        address, port, wanted.host_names, wanted.origins, settings.public_https, settings.body_limit,
+        rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=wanted.log,  # pyright: ignore[reportArgumentType] -- checked
+    )  # fmt: skip
+    sock = listen(options)  # before the store is opened: a port that is taken is said at once
+    options = replace(options, port=int(sock.getsockname()[1]))
+    _log_to_stderr(wanted.log)
+    uvicorn_is_quiet()
+    stop = _stopped_by_signals(say)
+    try:
+        async with _opened(say, settings) as app:
+            token = loopback_token(settings) if is_loopback(address) else ""
+            if not token and not await app.store.keys.any():
+                place = f"{address}:{options.port}"
+                raise SettingsError(say["serve.no_keys"].format(place=place), hint=say["serve.no_keys.next"])
+            async with serving(Gateway(app, options, token=token), sock):
+                _hello(say, app, _url(options.address, sock), token, wanted.opens)
+                await stop.wait()
+    finally:
+        sock.close()
+
+
+@asynccontextmanager
+async def _opened(say: Say, settings: Settings) -> AsyncGenerator[App, None]:
+    """The app with its provider: who cannot answer is told before anybody asks."""
+    with _status(say["serve.opening"]) as status:
+        async with App.open(settings=settings) as app:
+            if status is not None:
+                status.update(say["serve.model"])
+            _ = app.engine
+            if status is not None:
+                status.stop()
+            yield app
+
+
+def _status(words: str) -> Any:
+    if not sys.stderr or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(words)
+
+
+def _url(address: str, sock: socket.socket) -> str:
+    name = "localhost" if address in ("0.0.0.0", "[::]") else address
+    return f"http://{name}:{sock.getsockname()[1]}"
+
+
+def _hello(say: Say, app: App, url: str, token: str, opens: bool) -> None:
+    page = f"{url}/?token={token}" if token else f"{url}/"
+    provider = app.provider
+    place = app.settings.store if "@" not in app.settings.store else app.settings.store.partition("@")[2]
+    lines = [
+        f"lamina · {visible(provider.model)} ({provider.name})",
+        f"{say['serve.store']}{say['colon']}{visible(place)}",
+        f"{say['serve.api']}{say['colon']}{url}/v1",
+        f"{say['serve.url']}{say['colon']}{page}",
+        say["serve.ready"],
+    ]
+    print("\n".join(lines), flush=True)
+    if opens:
+        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, page)
+
+
+def _log_to_stderr(level: str) -> None:
+    """lamina's own loggers beside the request lines; they name no texts and no keys."""
+    logger = logging.getLogger("lamina")
+    if level == "off":
+        logger.addHandler(logging.NullHandler())
+        return
+    logger.addHandler(logging.StreamHandler())
+    logger.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+
+
+def _stopped_by_signals(say: Say) -> asyncio.Event:
+    """The first signal ends the gateway in order, the second one the process, as always."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stopped() -> None:
+        stop.set()
+        print(say["serve.ending"], file=sys.stderr, flush=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped)
+    return stop

@@ -1,0 +1,68 @@
+"""The gateway's own routes: health, login and logout, and its counters. They know its state; no other route does."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lamina.app.app import App
+from lamina.errors import LaminaError
+from lamina.gateway.http import HttpError, Reply, Request, Route
+from lamina.gateway.metrics import MEDIA
+from lamina.gateway.principals import shown_key
+
+if TYPE_CHECKING:
+    from lamina.gateway.gateway import Gateway
+
+KEY = {
+    "type": "object",
+    "properties": {"key": {"type": "string", "maxLength": 200, "writeOnly": True}},
+    "required": ["key"],
+    "additionalProperties": False,
+}
+KINDS = ("memory", "summary")
+"""Jobs of the background."""
+
+
+def own_routes(gateway: "Gateway") -> Sequence[Route]:
+    async def health(app: App, request: Request) -> Reply:
+        try:
+            await app.store.overview.version()
+        except LaminaError:
+            return Reply({"status": "the store does not answer"}, 503)
+        return Reply({"status": "ok"})
+
+    async def login(app: App, request: Request) -> Reply:
+        body: Any = request.body
+        text: Any = body.get("key") if isinstance(body, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if not isinstance(text, str):
+            raise HttpError(400, "key is missing", hint='{"key": "lam_…"}')
+        shown = shown_key(text.strip())
+        principal = await gateway.principals.principal(shown, request.address)
+        known = {"user": principal.user, "scopes": sorted(principal.scopes)}
+        return Reply(known, headers={"Set-Cookie": gateway.principals.cookie_for(shown)})
+
+    async def logout(app: App, request: Request) -> Reply:
+        return Reply(None, 204, {"Set-Cookie": gateway.principals.no_cookie()})
+
+    async def metrics(app: App, request: Request) -> Reply:
+        waiting = await app.store.jobs.left(KINDS)
+        more = {"lamina_outbox_waiting": ("gauge", "Jobs of the background that are due or held.", float(waiting))}
+        return Reply(gateway.metrics.text(more).encode(), media=MEDIA)
+
+    status = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+    user = {
+        "type": "object",
+        "properties": {"user": {"type": "string"}, "scopes": {"type": "array", "items": {"type": "string"}}},
+        "required": ["user", "scopes"],
+    }
+    return (
+        Route("GET", "/api/health", health, "Whether the gateway can work", None, answer=status, tags=("gateway",)),
+        Route(
+            "POST", "/api/login", login, "Exchange a key for the page's cookie", None, KEY, answer=user,
+            tags=("gateway",),
+        ),
+        Route("POST", "/api/logout", logout, "Clear the page's cookie", None, status=204, tags=("gateway",)),
+        Route(
+            "GET", "/metrics", metrics, "Counters in the text form of Prometheus", "metrics", media=MEDIA,
+            tags=("gateway",),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+"""Who asks: from the credential to a principal, and from nothing else. No body, header or metadata names a user here.
+
+A key that was looked up is believed for a few seconds, so the store is not asked for each request; then it is looked
+up again: a revoked key opens nothing five seconds later.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lamina.app.app import App
+from lamina.app.keys import LOOPBACK, key_id_in, key_proof, proof_hash
+from lamina.gateway.http import SCOPES, HttpError, Principal
+from lamina.gateway.limits import Buckets, Limits, day_of
+from lamina.gateway.options import Options
+
+BELIEVED = 4.0
+"""Seconds; with the time of a look-up itself a revoked key counts for at most five."""
+KEPT = 10_000
+"""Credentials that are remembered."""
+COOKIE_SECONDS = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a request shows: the id of a key and the proof that it knows the key."""
+
+    key_id: str
+    proof: str
+    by_cookie: bool = False
+
+
+def unknown() -> HttpError:
+    return HttpError(
+        401, "no key that is known here", hint="`lamina keys new` makes one; send it as Authorization: Bearer …",
+        kind="unauthorized",
+    )  # fmt: skip
+
+
+def several() -> HttpError:
+    return HttpError(401, "the request shows different credentials", hint="send one of them", kind="unauthorized")
+
+
+def shown_key(text: str) -> Shown:
+    return Shown(key_id_in(text), key_proof(text))
+
+
+class Principals:
+    def __init__(
+        self, app: App, options: Options, limits: Limits, *, token: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """`token` is the loopback's own: whoever shows it is the user of the settings."""
+        self._app, self._limits, self._clock = app, limits, clock
+        self.cookie = f"lamina_{options.port}"
+        self._marks = f"; Path=/; HttpOnly; SameSite=Strict{'; Secure' if options.https else ''}"
+        self._token = proof_hash(key_proof(token)) if token else ""
+        self._known: dict[str, tuple[Principal, float]] = {}
+        self._asking: dict[str, asyncio.Task[Principal | None]] = {}
+        self._guesses = Buckets()
+        self._most_guesses = options.guesses
+
+    def shown(self, headers: Mapping[str, str]) -> Shown | None:
+        """The credential of a request; an error when it shows several that differ."""
+        found: Shown | None = None
+        if given := headers.get("authorization"):
+            scheme, _, text = given.partition(" ")
+            if scheme.lower() != "bearer":
+                raise unknown()
+            found = shown_key(text.strip())
+        if given := headers.get("x-api-key"):
+            other = shown_key(given.strip())
+            if found and other.proof != found.proof:
+                raise several()
+            found = other
+        if (given := headers.get("cookie")) and (cookie := self._in_cookie(given)):
+            if found and cookie.proof != found.proof:
+                raise several()
+            found = found or cookie
+        return found
+
+    def _in_cookie(self, given: str) -> Shown | None:
+        found: Shown | None = None
+        for piece in given.split(";"):
+            name, _, value = piece.strip().partition("=")
+            if name == self.cookie and value:
+                key_id, _, proof = value.partition(".")
+                if found and found.proof != proof:
+                    raise several()
+                found = Shown(key_id, proof, by_cookie=True)
+        return found
+
+    def cookie_for(self, shown: Shown) -> str:
+        return f"{self.cookie}={shown.key_id}.{shown.proof}; Max-Age={COOKIE_SECONDS}{self._marks}"
+
+    def no_cookie(self) -> str:
+        return f"{self.cookie}=; Max-Age=0{self._marks}"
+
+    def believed(self, shown: Shown) -> Principal | None:
+        """The principal, where it was looked up a moment ago."""
+        known = self._known.get(shown.proof)
+        return known[0] if known and known[1] > time.monotonic() else None
+
+    async def principal(self, shown: Shown | None, address: str) -> Principal:
+        """Who this is; an error when nobody is, or when too many wrong ones came from this address."""
+        if shown is None:
+            raise unknown()
+        if found := self.believed(shown):
+            return found
+        known = shown.proof in self._known  # it was right a while ago: no guess
+        if not known and (wait := self._guesses.wait(address, self._most_guesses)):
+            raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
+        task = self._asking.get(shown.proof)
+        if task is None:
+            task = self._asking[shown.proof] = asyncio.create_task(self._look_up(shown))
+            task.add_done_callback(lambda _: self._asking.pop(shown.proof, None))
+        found = await asyncio.shield(task)
+        if found is None:
+            self._known.pop(shown.proof, None)
+            self._guesses.take(address, self._most_guesses)
+            raise unknown()
+        return found
+
+    async def _look_up(self, shown: Shown) -> Principal | None:
+        until = time.monotonic() + BELIEVED
+        found = self._local(shown) if shown.key_id == LOOPBACK else await self._stored(shown)
+        if found is not None:
+            self._known.pop(shown.proof, None)
+            self._known[shown.proof] = (found, until)
+            if len(self._known) > KEPT:
+                del self._known[next(iter(self._known))]
+        return found
+
+    def _local(self, shown: Shown) -> Principal | None:
+        if not self._token or not hmac.compare_digest(proof_hash(shown.proof), self._token):
+            return None
+        return Principal(self._app.settings.user, LOOPBACK, frozenset(SCOPES))
+
+    async def _stored(self, shown: Shown) -> Principal | None:
+        if not shown.key_id or len(shown.key_id) > 32 or not shown.key_id.isalnum():
+            return None
+        now = self._clock()
+        row = await self._app.store.keys.find(shown.key_id, day_of(now))
+        if row is None or not hmac.compare_digest(row[1], proof_hash(shown.proof)) or not row[0].usable(now):
+            return None
+        key = row[0]
+        found = Principal(key.owner, key.key_id, frozenset(key.scopes), key.rate, key.tokens)
+        self._limits.learnt(found, row[2])
+        return found

@@ -1,0 +1,209 @@
+"""The gateway on a socket: uvicorn with httptools, and the deadlines and limits on connections that it lacks.
+
+One look at all connections every so often ends those that are late: a request costs no timer.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import socket
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from lamina.errors import LaminaError, SettingsError
+from lamina.gateway.gateway import Gateway
+from lamina.gateway.options import Options
+from lamina.gateway.replies import ALWAYS, NO_STORE
+
+NEVER = math.inf
+REFUSALS = {
+    400: ("this is no HTTP request", "send HTTP/1.1"),
+    408: ("the request did not come in time", "send it at once"),
+    431: ("the headers are too long", "send fewer and shorter ones"),
+    503: ("too many connections", "try again in a moment"),
+}
+GRACE = 5
+"""Seconds that replies get to end when the gateway is told to stop."""
+
+
+class Deadlines(HttpToolsProtocol):
+    """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
+
+    options = Options()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.late = time.monotonic() + self.options.receive_seconds
+        """When the peer must have done what it is to do; what it is depends on the state."""
+        self.stuck = NEVER
+        """The same for a peer that does not read."""
+        self._refuse_as = 400
+        self._in_head, self._whole = True, True
+        self._head = self._fields = 0
+        if len(self.connections) > self.options.connections:
+            self._refuse_as = 503
+            self.send_400_response("")
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head += len(data)
+            if self._head > self.options.header_limit and not self.transport.is_closing():
+                self._refuse_as = 431
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._whole = True, False
+        self._head = self._fields = 0
+        self.late = time.monotonic() + self.options.receive_seconds
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._fields += 1
+        self._head += len(name) + len(value) + 4
+        if self._fields > self.options.header_fields or self._head > self.options.header_limit:
+            self._refuse_as = 431
+            raise ValueError
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head = 0
+        if len(self.url) > self.options.header_limit:
+            self._refuse_as = 431
+            raise ValueError
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._whole = True
+        if not self.cycle.response_complete:
+            self.late = NEVER
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._whole:  # else the rest of the body is thrown away until it is late
+            self.late = time.monotonic() + self.options.idle_seconds
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.stuck = time.monotonic() + self.options.receive_seconds
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.stuck = NEVER
+
+    def look(self, now: float) -> None:
+        """End the connection when its time is over."""
+        if self.stuck < now:
+            self.transport.abort()
+        elif self.late < now:
+            if self.transport.is_closing() or self.transport.get_write_buffer_size():
+                self.transport.abort()  # what was sent is not taken: there is nobody to be polite to
+            elif self._whole:
+                self.transport.close()
+            else:
+                self._refuse_as = 408
+                if self._idle():
+                    self.send_400_response("")
+                else:  # the handler that waits for the body hears that the client is gone
+                    self.transport.abort()
+                self.late = now + self.options.receive_seconds
+
+    def _idle(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's way to refuse what never reaches the application; ours says which of the reasons it is."""
+        status = self._refuse_as
+        message, hint = REFUSALS[status]
+        body = json.dumps({"error": {"message": message, "hint": hint, "type": "connection"}}).encode()
+        head = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *ALWAYS, NO_STORE):
+            head += [name, b": ", value, b"\r\n"]
+        head.append(b"content-type: application/json\r\nconnection: close\r\n")
+        head.append(b"content-length: %d\r\n\r\n" % len(body))
+        self.transport.write(b"".join(head) + body)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with its signals left to whoever starts it, and a look at the connections now and then."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def look_after(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            now = time.monotonic()
+            connections: list[Any] = list(self.server_state.connections)
+            for connection in connections:
+                if isinstance(connection, Deadlines):
+                    connection.look(now)
+
+
+def listen(options: Options) -> socket.socket:
+    """A socket at the address of the options; port 0 takes a free one."""
+    host = options.address.strip("[]")
+    try:
+        family, kind, number, _, place = socket.getaddrinfo(host, options.port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, number)
+    except OSError as error:
+        raise SettingsError(f"{options.address} is no address here: {error.strerror}", hint="--listen 127.0.0.1:8765"
+                            ) from None  # fmt: skip
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+        made.listen(2_048)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise SettingsError(
+            f"cannot listen at {options.address}:{options.port}: {error.strerror}",
+            hint="another program may have the port: --listen 127.0.0.1:0 takes a free one",
+        ) from None
+    return made
+
+
+@asynccontextmanager
+async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Server, None]:
+    """The gateway answers at this socket. At the end turns that run are interrupted, so that their readers hear of
+    it, and replies get a moment to end."""
+    options = gateway.options
+    protocol = type("Connection", (Deadlines,), {"options": options})
+    config = uvicorn.Config(
+        gateway, http=protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
+        proxy_headers=False, server_header=False, timeout_keep_alive=max(1, math.ceil(options.idle_seconds)),
+        timeout_graceful_shutdown=GRACE,
+    )  # fmt: skip
+    server = Server(config)
+    task = asyncio.create_task(server.serve([sock]))
+    look = asyncio.create_task(server.look_after(min(1.0, options.receive_seconds / 10)))
+    try:
+        while not server.started:
+            if task.done():
+                raise LaminaError("the gateway could not start") from task.exception()
+            await asyncio.sleep(0.005)
+        yield server
+    finally:
+        await gateway.app.close()
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await task
+        look.cancel()
+
+
+def uvicorn_is_quiet() -> None:
+    """uvicorn's own words are no part of the log: its warnings may quote what came in."""
+    logger: Any = logging.getLogger("uvicorn.error")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
