@@ -32,7 +32,7 @@ class Timed(ScriptedProvider):
 
     left = 0.0
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+    def stream(self, context: Context, *, max_tokens: int | None = None, options: Any = None) -> AsyncGenerator[Event]:
         return self._timed(super().stream(context, max_tokens=max_tokens))
 
     async def _timed(self, stream: AsyncGenerator[Event]) -> AsyncGenerator[Event]:

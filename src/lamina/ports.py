@@ -90,7 +90,11 @@ class Provider(Protocol):
         """How many tokens a request and its answer may have together, where that is known."""
         ...
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]: ...
+    def stream(
+        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Event]:
+        """`options` are a caller's wishes in OpenAI's words: temperature, stop, … Never an address or a key."""
+        ...
 
     async def close(self) -> None:
         """Let go of connections and processes. It may be used again afterwards."""

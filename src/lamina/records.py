@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lamina.types import Message, Part, Role, Trust
+from lamina.types import AnyTool, Message, Part, Role, Trust
 
 MessageState = Literal["streaming", "complete", "interrupted", "failed"]
 """How far a stored message, or a turn, has come; all but `streaming` are final."""
@@ -286,6 +286,31 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What a caller brings along himself, beside the words of the turn. Nothing of it says who he is."""
+
+    history: tuple[Message, ...] | None = None
+    """The chat so far, in place of the stored one; nothing is carried over from one such turn to the next."""
+    since: tuple[Message, ...] = ()
+    """Behind the user's words, with a history: calls and their results."""
+    results: tuple[Message, ...] = ()
+    """Results of calls that the last turn of the stored session left to the caller; the turn goes on from them."""
+    system: str = ""
+    tools: tuple[AnyTool, ...] = ()
+    """Tools that the caller runs himself: a call of one ends the turn."""
+    options: Mapping[str, Any] = field(default_factory=_mapping)
+    """For the provider, in OpenAI's words: temperature, stop, …"""
+    max_tokens: int | None = None
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(str(tool["function"]["name"]) for tool in self.tools)
+
+
+NOTHING = Given()
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A request that is to be built: whose it is, in which session, and what was said."""
 
@@ -298,6 +323,7 @@ class Turn:
     context_use: float | None = None
     before: int | None = None
     """The number of the user's message, once it is stored; the history ends before it."""
+    given: Given = NOTHING
 
     @property
     def words(self) -> str:

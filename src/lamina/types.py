@@ -36,6 +36,7 @@ LAYERS = (
     "skill",
     "mode",
     "tools",
+    "caller",
     "session",
     "memory",
     "collected",
@@ -372,6 +373,8 @@ class Ended:
     state: Literal["complete", "interrupted", "failed"]
     error: str = ""
     hint: str = ""
+    reason: DoneReason = "stop"
+    """Why the model's last answer ended."""
 
 
 TurnEvent = Began | Text | ToolCallEvent | ToolResult | Notice | Usage | Ended

@@ -73,16 +73,16 @@ async def test_S9_there_is_nothing_to_fold_in_a_new_session(where: str) -> None:
 
 
 async def test_S9_a_model_writes_the_summary_where_there_is_one_and_rules_where_it_fails(where: str) -> None:
-    answers = [[{"text": f"ok {LONG}"}], [{"text": f"ok {LONG}"}], [{"text": "SUMMARY BY THE MODEL"}]]
+    answers = [*[[{"text": f"ok {LONG}"}]] * 4, [{"text": "SUMMARY BY THE MODEL"}]]
     async with chat(where, answers, budget=4_000, learn="model") as (app, session, provider):
-        for number in range(2):
+        for number in range(4):
             await told(app, session, f"Please write chapter {number}. {LONG}")
         done = await app.compact("ann", session.session_id)
         assert (done.written_by, done.text) == ("model", "SUMMARY BY THE MODEL")
         assert "You summarise a chat" in provider.contexts[-1].system
-    answers[2] = [{"fault": "refused"}]
+    answers[4] = [{"fault": "refused"}]
     async with chat(where, answers, budget=4_000, learn="model") as (app, session, provider):
-        for number in range(2):
+        for number in range(4):
             await told(app, session, f"Please write chapter {number}. {LONG}")
         assert (await app.compact("ann", session.session_id)).written_by == "extractive"
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from lamina import App, ToolRegistry, validate
 from lamina.app.trace import requests_of
@@ -19,7 +20,7 @@ class Looking(ScriptedProvider):
     store: Store
     seen: list[tuple[str, str]]
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+    def stream(self, context: Context, *, max_tokens: int | None = None, options: Any = None) -> AsyncGenerator[Event]:
         return self._looked(super().stream(context, max_tokens=max_tokens))
 
     async def _looked(self, stream: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
@@ -207,7 +208,9 @@ async def test_a_turn_ends_at_its_limit_of_time_but_a_question_to_the_user_does_
 
 async def test_what_raises_in_a_provider_ends_the_turn_and_is_called_a_bug(where: str) -> None:
     class Broken(ScriptedProvider):
-        def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+        def stream(
+            self, context: Context, *, max_tokens: int | None = None, options: Any = None
+        ) -> AsyncGenerator[Event]:
             raise ZeroDivisionError("oops")
 
     async with App.open(where, settings=settings(), provider=Broken([]), work=False) as app:

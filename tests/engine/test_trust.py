@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,9 @@ async def test_a_provider_that_never_waits_starves_nobody_and_ends_at_the_limit(
             while True:
                 yield Text("")
 
-        def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+        def stream(
+            self, context: Context, *, max_tokens: int | None = None, options: Any = None
+        ) -> AsyncGenerator[Event]:
             return self._on()
 
     async with App.open(tmp_path / "x.db", settings=settings(turn_seconds=1), provider=Endless([]), work=False) as app:
@@ -98,7 +101,9 @@ async def test_a_provider_that_never_waits_starves_nobody_and_ends_at_the_limit(
 
 async def test_an_error_that_no_database_would_keep_still_ends_the_turn(tmp_path: Path) -> None:
     class Odd(ScriptedProvider):
-        def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+        def stream(
+            self, context: Context, *, max_tokens: int | None = None, options: Any = None
+        ) -> AsyncGenerator[Event]:
             raise RuntimeError("half \ud800 and \0 nothing")
 
     async with App.open(tmp_path / "x.db", settings=settings(), provider=Odd([]), work=False) as app:

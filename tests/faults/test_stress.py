@@ -285,7 +285,7 @@ class Guarded(ScriptedProvider):
 
     problems: list[str]
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+    def stream(self, context: Context, *, max_tokens: int | None = None, options: Any = None) -> AsyncGenerator[Event]:
         request = json.dumps(context.messages, ensure_ascii=False)
         owners = set(re.findall(r"canary-(\d+)-", request))
         self.problems += [f"the canaries of {owners} in one request"] if len(owners) != 1 else []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
+from lamina.app.follow import follow, position_of
 from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.tools import offered
 from lamina.app.trace import requests_of
@@ -20,8 +21,8 @@ from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
 from lamina.engine.run import Engine
 from lamina.engine.running import Running
-from lamina.engine.work import Limits
-from lamina.errors import LayerError, OwnerError, SettingsError, StoreError, shown
+from lamina.engine.work import CANCELLED, Limits
+from lamina.errors import LayerError, LeaseError, OwnerError, SettingsError, StoreError, shown
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles
 from lamina.layers.memory import MemoryService, WithoutIndex
@@ -229,6 +230,28 @@ class App:
     async def requests(self, owner: str, turn_id: str) -> list[Receipt]:
         """What was sent in a turn, rebuilt from the store byte for byte; none when nothing was."""
         return await requests_of(self.store, owner, await self.store.turns.get(owner, turn_id))
+
+    async def follow(self, owner: str, turn_id: str, after: str = "") -> AsyncGenerator[tuple[str, TurnEvent]]:
+        """A turn's events behind a position, each with the position behind it, in whichever process the turn runs."""
+        async with aclosing(follow(self.store, self.engine, owner, turn_id, position_of(after))) as events:
+            async for place, event in events:
+                yield str(place), event
+
+    async def cancel(self, owner: str, turn_id: str) -> TurnRecord:
+        """End a turn as interrupted, wherever it runs; what came is kept. One that is over stays as it is."""
+        running = self.engine.running(turn_id)
+        if running and running.turn.owner == owner:
+            running.cancel()
+            return await running.wait()
+        turn = await self.store.turns.get(owner, turn_id)
+        if turn.state != "streaming":
+            return turn
+        try:  # whoever answers it finds that out at its next write, and stops
+            return await self.store.turns.finish(
+                owner, turn_id, state="interrupted", error=CANCELLED, jobs=jobs_of_turn(turn)
+            )
+        except LeaseError:
+            return await self.store.turns.get(owner, turn_id)
 
     async def compact(self, owner: str, session_id: str) -> Compacted:
         """Fold all but the newest turn of a session into a summary; what would free too little is an error."""

@@ -21,24 +21,51 @@ FORM = '[{"name": "…", "content": "…", "scenario": "excel"}, …]'
 MAX_BYTES = 16 * 1024 * 1024
 HIDDEN_IN = ("name", "content", "description", "scenario")
 
-__all__ = ["SHARED", "check_templates", "find_template", "import_templates", "listed", "switch_template"]
+__all__ = [
+    "SHARED", "check_templates", "find_template", "import_list", "import_templates", "listed", "one_template",
+    "switch_template",
+]  # fmt: skip
 
 
 def check_templates(path: Path, settings: Settings) -> tuple[list[Template], list[LaminaError]]:
     """The templates of a file or folder, and everything that is wrong with them."""
     templates, faults = _of_folder(path, settings) if os.path.isdir(path) else _of_file(path)
+    return templates, [*faults, *_twice(templates, path.name)]
+
+
+def _twice(templates: Sequence[Template], where: str) -> list[LaminaError]:
     seen: set[tuple[bool, str, str]] = set()
+    faults: list[LaminaError] = []
     for template in templates:
         if _key(template) in seen:
-            what = f"{path.name} names {shown(template.name)} twice for the scenario {shown(template.scenario)}"
+            what = f"{where} names {shown(template.name)} twice for the scenario {shown(template.scenario)}"
             faults.append(InputError(what, hint="leave one of them out"))
         seen.add(_key(template))
-    return templates, faults
+    return faults
 
 
 async def import_templates(store: Store, owner: str, path: Path, settings: Settings) -> Sequence[Template]:
     """Keep all of them or none. One that is there under its name and scenario is replaced."""
     templates, faults = check_templates(path, settings)
+    return await _keep(store, owner, templates, faults)
+
+
+async def import_list(store: Store, owner: str, data: Sequence[object], where: str = "the list") -> Sequence[Template]:
+    """The same for templates that came otherwise than in a file."""
+    templates, faults = _of_list(data, where, "templates")
+    return await _keep(store, owner, templates, [*faults, *_twice(templates, where)])
+
+
+def one_template(data: object, where: str = "the template") -> Template:
+    """A template from JSON, with everything checked that an import checks."""
+    if faults := _faults_of(data, where):
+        raise faults[0]
+    return template_of(data, where)
+
+
+async def _keep(
+    store: Store, owner: str, templates: Sequence[Template], faults: Sequence[LaminaError]
+) -> Sequence[Template]:
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise InputError(
@@ -92,12 +119,16 @@ def _of_file(path: Path) -> tuple[list[Template], list[LaminaError]]:
     found: Any = parse_json(read_text(path, MAX_BYTES), path.name, hint=FORM)
     if not isinstance(found, list) or not found:
         raise InputError(f"{path.name} holds {shown(cast(object, found))}, not a list of templates", hint=FORM)
+    return _of_list(cast("list[object]", found), path.name, f"{path.name}: templates")
+
+
+def _of_list(data: Sequence[object], where: str, prefix: str) -> tuple[list[Template], list[LaminaError]]:
     templates: list[Template] = []
     faults: list[LaminaError] = []
-    for number, data in enumerate(cast("list[object]", found)):
-        wrong = _faults_of(data, f"{path.name}: templates[{number}]")
+    for number, one in enumerate(data):
+        wrong = _faults_of(one, f"{prefix}[{number}]")
         faults += wrong
-        templates += [] if wrong else [template_of(data, path.name)]
+        templates += [] if wrong else [template_of(one, where)]
     return templates, faults
 
 

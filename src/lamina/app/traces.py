@@ -13,6 +13,7 @@ from typing import Any
 from lamina.app.app import App
 from lamina.app.commands import LAST, whole_id
 from lamina.app.files import counter, file_rows, instruction_files
+from lamina.app.follow import outcome
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
 from lamina.assembly.context import context_again
@@ -24,7 +25,7 @@ from lamina.records import Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.store.turns import RECOVERED
-from lamina.types import Context, Event, OutcomeState, Receipt, ToolCallEvent, ToolResult
+from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
     "Call", "Difference", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
@@ -74,7 +75,7 @@ def unsent(turn: TurnRecord) -> NotFoundError:
 
 async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:
     """Everything that was stored of a turn, from its question on, in order."""
-    rows = await store.history.messages(owner, turn.session_id, after=turn.user_seq - 1)
+    rows = await store.history.messages(owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1)
     return [row for row in rows if row.turn_id == turn.turn_id]
 
 
@@ -86,18 +87,11 @@ def called(rows: Sequence[StoredMessage]) -> list[Call]:
         for call in row.extra.get("tool_calls") or ():
             event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
             text = results.get(event.id)
-            result = ToolResult(event.id, event.name, text, _state(event.name, text), 0.0) if text is not None else None
+            result = (
+                ToolResult(event.id, event.name, text, outcome(event.name, text), 0.0) if text is not None else None
+            )
             found.append((event, result))
     return found
-
-
-def _state(name: str, text: str) -> OutcomeState:
-    """By the sentences with which a call that did not run is answered."""
-    if text.startswith((f"The user said no to this call of {name}", f"{name} was not run, since it needs a yes")):
-        return "refused"
-    if text.startswith(f"{name} was blocked"):
-        return "blocked"
-    return "failed" if text.startswith((f"{name} was not run", f"{name} was ended")) else "done"
 
 
 def difference(before: Receipt, after: Receipt) -> Difference:

@@ -21,6 +21,7 @@ HEADINGS: dict[str, dict[str, str]] = {
 GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "0": (("identity", "instructions", "rules"), {"en": "[0] System", "zh": "[0] 系统配置"}),
     "1": (("scenario", "skill", "mode", "tools"), {"en": "[1] Scenario and skills", "zh": "[1] 场景与技能"}),
+    "caller": (("caller",), {"en": "Caller", "zh": "调用方"}),
     "2": (("session",), {"en": "[2] Session", "zh": "[2] 会话信息"}),
     "3": (("memory", "collected"), {"en": "[3] Memories", "zh": "[3] 用户记忆"}),
     "4": (("summary",), {"en": "[4] Recent sessions", "zh": "[4] 近期会话摘要"}),

@@ -6,14 +6,15 @@ source that cannot be read stops the turn, unless a turn can do without it, and 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lamina.assembly.context import assemble
+from lamina.assembly.entries import admit
 from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.state import Runtime
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, PromptError
 from lamina.layers.history import Chat, read_chat
 from lamina.layers.injection import PromptEnvelope, SystemPromptManager
 from lamina.layers.tools import ToolRegistry
@@ -101,6 +102,7 @@ class ContextBuilder:
                 skipped[f"{source.name}:{called}" if called else source.name] = _why(answer, self.settings.deadline)
             else:
                 layers += answer
+        layers += [self._caller(turn)] if turn.given.system.strip() else []
         hint = mode_hint(turn.session.mode or "ask")
         layers += [Layer("mode", hint, f"mode:{turn.session.mode}")] if hint else []
         tools = self.tools(turn)
@@ -108,7 +110,18 @@ class ContextBuilder:
         repeat = list(envelope.repeat) if envelope else []
         if turn.phase_prompt and turn.phase_prompt.strip():
             repeat.append(Layer("mode", turn.phase_prompt, "phase prompt"))
+        if turn.given.results:  # the turn goes on in its middle: nothing is injected there
+            return Gathered(tuple(layers), (), skipped)
         return Gathered(tuple(layers), tuple(repeat), skipped, envelope, manager)
+
+    def _caller(self, turn: Turn) -> Layer:
+        """The caller's own system text: below the operator's, and fenced where it imitates lamina's words."""
+        layer = Layer("caller", turn.given.system, "the caller's system text", turn.owner, "user")
+        try:
+            admit(layer, turn.owner, turn_mark(turn), self.settings.lang, self.settings.form)
+        except PromptError:
+            return replace(layer, trust="outside")
+        return layer
 
     def tools(self, turn: Turn) -> ToolRegistry | None:
         """The tools that the session's mode allows."""
@@ -119,6 +132,8 @@ class ContextBuilder:
 
     async def chat(self, turn: Turn) -> Chat:
         """[5]: the rolling window of this session, and of no other, from its last compaction on."""
+        if turn.given.history is not None:
+            return Chat(list(turn.given.history), 0)
         return await read_chat(
             self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before,
             after=Runtime.of(turn.session.runtime).folded,
@@ -132,12 +147,12 @@ class ContextBuilder:
         tools = self.tools(turn)
         return assemble(
             [*gathered.layers, *runtime.layers(settings.lang, turn_mark(turn))],
-            history=chat.messages,
-            user=turn.user,
+            history=[*chat.messages, *since] if turn.given.results else chat.messages,
+            user=None if turn.given.results else turn.user,
             since=since,
             budget=settings.budget,
             count=count,
-            tools=tools.schemas if tools else (),
+            tools=[*(tools.schemas if tools else ()), *turn.given.tools],
             owner=turn.owner,
             mark=turn_mark(turn),
             lang=settings.lang,

@@ -36,14 +36,16 @@ from lamina.engine.compaction import (
 )
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, typed, usage
+from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, typed, usage, written
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
     LaminaError,
     LeaseError,
     LimitError,
+    MessageError,
     StoreError,
+    shown,
 )  # fmt: skip
 from lamina.layers.history import whole
 from lamina.layers.said import words
@@ -59,7 +61,6 @@ from lamina.types import (
     Message,
     Notice,
     Text,
-    ToolCall,
     ToolCallEvent,
     ToolResult,
     TurnEvent,
@@ -71,6 +72,8 @@ BATCH = 0.05
 REST = 0.02
 """Seconds after which whoever streams without a pause lets others run."""
 LEASE = 60.0
+MOST_RESULTS = 256
+"""Of calls that one answer may leave to the caller."""
 MOST_CHARACTERS = 4_000_000
 """Of an answer; what goes on longer is broken."""
 
@@ -79,8 +82,9 @@ class TurnRows(Protocol):
     """The part of a store that a turn is written to."""
 
     async def begin(
-        self, owner: str, session_id: str, message: AnyMessage, *, key: str = "", lease: float = LEASE, tokens: int = 0
-    ) -> TurnRecord: ...
+        self, owner: str, session_id: str, message: AnyMessage, *, key: str = "", lease: float = LEASE, tokens: int = 0,
+        more: Sequence[AnyMessage] = (),
+    ) -> TurnRecord: ...  # fmt: skip
     async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None: ...
     async def add(
         self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE
@@ -131,21 +135,42 @@ class Engine:
 
     async def _start(self, turn: Turn, key: str, ask: Ask | None) -> Running:
         content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
-        question = {"role": "user", "content": content}
-        check_message(question, "the message")  # once it is stored, it is sent with every request after it
+        said: Sequence[AnyMessage] = turn.given.results or [{"role": "user", "content": content}]
+        for message in said:
+            check_message(message, "the message")  # once it is stored, it is sent with every request after it
+        await self._check_given(turn)
         record = await self._turns.begin(
-            turn.owner, turn.session.session_id, question, key=key, lease=self._lease,
-            tokens=self.builder.settings.count(turn.words),
+            turn.owner, turn.session.session_id, said[0], key=key, lease=self._lease,
+            tokens=self.builder.settings.count(turn.words), more=said[1:],
         )  # fmt: skip
         if record.repeated:
             return await self._again(record)
         running = Running(record)
         running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
-        work = Work(replace(turn, before=record.user_seq), record, running, ask, Runtime.of(turn.session.runtime))
+        before = record.answer_seq if turn.given.results else record.user_seq
+        work = Work(replace(turn, before=before), record, running, ask, Runtime.of(turn.session.runtime))
         task = asyncio.create_task(self._carry(work))
         self._tasks[record.turn_id] = (running, task)
         task.add_done_callback(lambda _: self._tasks.pop(record.turn_id, None))
         return running
+
+    async def _check_given(self, turn: Turn) -> None:
+        """A caller's tools have names of their own, and his results are of calls that wait for them."""
+        ours = {tool.name for tool in self.builder.tools(turn) or ()}
+        if twice := sorted(ours & turn.given.tool_names):
+            raise MessageError(f"the tool {shown(twice[0])} is lamina's own here", hint="give yours another name")
+        if not turn.given.results:
+            return
+        owner, session_id = turn.owner, turn.session.session_id
+        rows = await self._history.messages(owner, session_id, limit=2 * MOST_RESULTS, newest=True)
+        known = {str(call["id"]) for row in rows for call in row.extra.get("tool_calls") or ()}
+        known -= {str(row.extra.get("tool_call_id")) for row in rows if row.role == "tool"}
+        for result in turn.given.results:
+            if result.get("tool_call_id") not in known:
+                raise MessageError(
+                    f"no call waits for the result {shown(result.get('tool_call_id'))}",
+                    hint="send the results of the last answer's calls, once",
+                )
 
     def running(self, turn_id: str) -> Running | None:
         """A turn that runs in this process."""
@@ -203,7 +228,8 @@ class Engine:
             for _ in range(self.limits.steps):
                 context = await self._context(work)
                 calls = await self._answer(work, context)
-                if not calls:
+                work.handed = [call for call in calls if call.name in turn.given.tool_names]
+                if not calls or work.handed:  # what the caller runs comes first; the model can ask for ours again
                     return
                 await self._use(work, calls)
                 spent = sum(usage.prompt + usage.completion for usage in work.usages)
@@ -218,6 +244,8 @@ class Engine:
     async def _context(self, work: Work) -> Context:
         """The next request, within the window: what is older is folded when that is due, at every step (S9)."""
         context = self._assembled(work)
+        if work.turn.given.history is not None:
+            return context
         if self._compacts and is_due(context):
             try:
                 await self._compact(work, context)
@@ -292,7 +320,10 @@ class Engine:
         scrub = Scrub(turn_mark(work.turn), lambda tag: typed(work, tag))
         calls: list[ToolCallEvent] = []
         try:
-            async with aclosing(self.provider.stream(context, max_tokens=self.limits.answer)) as stream:
+            given = work.turn.given
+            limits = [limit for limit in (self.limits.answer, given.max_tokens) if limit is not None]
+            streamed = self.provider.stream(context, max_tokens=min(limits, default=None), options=given.options)
+            async with aclosing(streamed) as stream:
                 rested = time.monotonic()
                 async for event in stream:
                     if time.monotonic() - rested > REST:  # a provider that never waits must not starve everybody else
@@ -307,6 +338,8 @@ class Engine:
                         work.usages.append(event)
                         work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
                         work.running.emit(event)
+                    else:
+                        work.done = event.reason
         finally:
             self._say(work, scrub.close())
         return calls
@@ -338,11 +371,7 @@ class Engine:
 
     async def _use(self, work: Work, calls: Sequence[ToolCallEvent]) -> None:
         """The calls are stored before the first of them runs, and each result before it is shown."""
-        written: list[ToolCall] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ]
-        asked: Message = {"role": "assistant", "content": work.said or None, "tool_calls": written}
+        asked: Message = {"role": "assistant", "content": work.said or None, "tool_calls": written(calls)}
         await asyncio.shield(self._keep(work, asked))
         for call in calls:
             work.running.emit(call)
@@ -432,15 +461,22 @@ class Engine:
         place = (session.owner, session.session_id, session.created)
         known = self._linked.pop(place, frozenset())
         manager = work.gathered.manager if work.gathered else None
+        answer: Message = {"role": "assistant", "content": work.said}
+        handed = work.handed if state == "complete" else ()
+        if handed:
+            answer = {"role": "assistant", "content": work.said or None, "tool_calls": written(handed)}
+        lasting = work.turn.given.history is None
         record = await self._turns.finish(
-            *work.key, state=state, answer={"role": "assistant", "content": work.said}, usage=usage(work),
+            *work.key, state=state, answer=answer, usage=usage(work),
             receipt=trace if work.receipts else {},
             texts={name: text for name, text in texts.items() if name not in known},
-            injection=manager.state.to_dict() if manager and work.heard else None, runtime=work.runtime.to_dict(),
+            injection=manager.state.to_dict() if manager and work.heard and lasting else None,
+            runtime=work.runtime.to_dict() if lasting else None,
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
         self._linked[place] = frozenset(texts)  # only now: they are stored
         while len(self._linked) > 1_000:
             self._linked.pop(next(iter(self._linked)))
         work.show_rest()
-        return work.running.end(record, Ended(state, error, hint))
+        work.running.emit(*handed)
+        return work.running.end(record, Ended(state, error, hint, work.done))

@@ -1,6 +1,7 @@
 """What is known of a turn while it runs, and what it comes to: its limits, its state, its usage and how it ends."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from lamina.errors import BrokenStreamError, LaminaError, LimitError, ProviderEr
 from lamina.layers.history import Chat, whole
 from lamina.ports import Ask
 from lamina.records import FinalState, Turn, TurnRecord
-from lamina.types import Context, Message, Receipt, Text, Usage
+from lamina.types import Context, DoneReason, Message, Receipt, Text, ToolCall, ToolCallEvent, Usage
 
 CANCELLED = "cancelled"
 PIPED = "\n\n<stdin>\n"
@@ -52,6 +53,9 @@ class Work:
     shown: int = 0
     """How much of it is stored and shown."""
     chunks: int = 0
+    handed: Sequence[ToolCallEvent] = ()
+    """Calls that the caller runs himself; the turn ends with them."""
+    done: DoneReason = "stop"
     heard: bool = False
     """Something came from the provider: the send succeeded."""
     warned: bool = False
@@ -69,6 +73,14 @@ class Work:
         if len(self.said) > self.shown:
             self.running.emit(Text(self.said[self.shown :]))
         self.shown = len(self.said)
+
+
+def written(calls: Sequence[ToolCallEvent]) -> list[ToolCall]:
+    """Calls as a message holds them."""
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+    ]
 
 
 def ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[FinalState, str, str]:
@@ -96,11 +108,12 @@ def _ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[
 
 def usage(work: Work) -> dict[str, Any]:
     """Sums for people who pay, and each request for those who look closer."""
+    done = {"done": work.done} if work.done != "stop" else {}
     if not work.usages:
-        return {}
+        return done
     prompt, cached, completion = (sum(column) for column in zip(*map(_counts, work.usages), strict=True))
     each = [list(_counts(usage)) for usage in work.usages]
-    return {"prompt": prompt, "cached": cached, "completion": completion, "requests": each}
+    return {"prompt": prompt, "cached": cached, "completion": completion, "requests": each, **done}
 
 
 def _counts(usage: Usage) -> tuple[int, int, int]:

@@ -98,6 +98,8 @@ class Route:
     body: Schema | None = None
     example: Any = None
     """A body that works, for the document."""
+    headers: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    """Those that the handler reads, for the document."""
     query: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     answer: Schema | None = None
     """Of the body of a success."""
@@ -105,6 +107,8 @@ class Route:
     media: str = "application/json"
     form: ErrorForm = "lamina"
     tags: Sequence[str] = ()
+    streams: bool = False
+    """Whether it also answers with server-sent events, with 200, where the caller accepts or asks for them."""
 
 
 class HttpError(LaminaError):

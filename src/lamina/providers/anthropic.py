@@ -43,6 +43,9 @@ _REASONS: dict[str, DoneReason] = {
 }
 
 
+_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+
+
 class AnthropicProvider:
     """`POST {base_url}/messages`. `extra` is added to each request; None there takes one of ours away."""
 
@@ -61,9 +64,16 @@ class AnthropicProvider:
             deadlines=deadlines, retries=retries, trust_environment=trust_environment,
         )  # fmt: skip
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+    def stream(
+        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Event]:
         receipt = self._encode(checked_context(context), "anthropic")
-        more = {"model": self.model, "max_tokens": max_tokens or MAX_TOKENS, "stream": self._stream}
+        more = {
+            **wishes(options or {}),
+            "model": self.model,
+            "max_tokens": max_tokens or MAX_TOKENS,
+            "stream": self._stream,
+        }
         body = request_body(receipt, "anthropic", {**more, **self._extra})
         return events(self._client, "/messages", body, MessageReader(self._client.host), stream=self._stream)
 
@@ -72,6 +82,21 @@ class AnthropicProvider:
 
     def __repr__(self) -> str:
         return f"AnthropicProvider({self.model!r} at {self._client.host})"
+
+
+def wishes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A caller's wishes, given in OpenAI's words, as far as this API has words for them."""
+    found: dict[str, Any] = {name: options[name] for name in ("temperature", "top_p") if name in options}
+    if stop := options.get("stop"):
+        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    choice: Any = options.get("tool_choice")
+    if isinstance(choice, str) and choice in _CHOICES:
+        found["tool_choice"] = {"type": _CHOICES[choice]}
+    elif isinstance(choice, dict):
+        found["tool_choice"] = {"type": "tool", "name": mapping(choice, "").get("function", {}).get("name", "")}
+    if options.get("parallel_tool_calls") is False:
+        found["tool_choice"] = {**found.get("tool_choice", {"type": "auto"}), "disable_parallel_tool_use": True}
+    return found
 
 
 class MessageReader:

@@ -11,7 +11,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from typing import IO, Any
@@ -46,12 +46,16 @@ class LocalProvider:
         self._child: tuple[subprocess.Popen[bytes], OpenAIProvider] | None = None
         self._starting = asyncio.Lock()
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
-        return self._streamed(checked_context(context), max_tokens or MAX_TOKENS)
+    def stream(
+        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Event]:
+        return self._streamed(checked_context(context), max_tokens or MAX_TOKENS, options)
 
-    async def _streamed(self, context: Context, max_tokens: int) -> AsyncGenerator[Event]:
+    async def _streamed(
+        self, context: Context, max_tokens: int, options: Mapping[str, Any] | None
+    ) -> AsyncGenerator[Event]:
         provider = await self.start()
-        async with aclosing(provider.stream(context, max_tokens=max_tokens)) as streamed:
+        async with aclosing(provider.stream(context, max_tokens=max_tokens, options=options)) as streamed:
             async for event in streamed:
                 yield event
 

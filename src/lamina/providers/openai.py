@@ -29,6 +29,11 @@ from lamina.providers.http import Client, Deadlines, Retries
 from lamina.providers.sse import ServerEvent
 from lamina.types import Context, Done, DoneReason, Event, Grammar, Key, Text, ToolCallEvent, Usage
 
+OPTIONS = frozenset({
+    "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format",
+    "tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity",
+})  # fmt: skip
+"""Wishes of a caller that are passed on; everything else of a request is ours."""
 ADDRESS = "https://api.openai.com/v1"
 _REASONS: dict[str, DoneReason] = {
     "stop": "stop",
@@ -59,8 +64,11 @@ class OpenAIProvider:
         at_home = urlsplit(base_url).hostname == urlsplit(ADDRESS).hostname
         self._limit = "max_completion_tokens" if at_home else "max_tokens"
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
-        more: dict[str, Any] = {"model": self.model, "stream": self._stream, self._limit: max_tokens}
+    def stream(
+        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Event]:
+        wished = {name: value for name, value in (options or {}).items() if name in OPTIONS}
+        more: dict[str, Any] = {**wished, "model": self.model, "stream": self._stream, self._limit: max_tokens}
         if self._stream:
             more["stream_options"] = {"include_usage": True}
         body = request_body(checked_context(context).receipt, "openai", {**more, **self._extra})

@@ -54,6 +54,7 @@ class ScriptedProvider:
         self.model, self.window = model, window
         self.contexts: list[Context] = []
         self.limits: list[int | None] = []
+        self.options: list[dict[str, Any]] = []
         self._script = [checked_answer(answer) for answer in script]
         self._repeat, self._idle, self._sleep = repeat, idle, sleep
 
@@ -72,10 +73,13 @@ class ScriptedProvider:
             raise InputError("a script is a list of answers, each a list of steps", hint='[[{"text": "Hello"}]]')
         return cls(cast("list[list[Step]]", script), **options)
 
-    def stream(self, context: Context, *, max_tokens: int | None = None) -> AsyncGenerator[Event]:
+    def stream(
+        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Event]:
         number = len(self.contexts)
         self.contexts.append(checked_context(context))
         self.limits.append(max_tokens)
+        self.options.append(dict(options or {}))
         return self._play(number)
 
     async def _play(self, number: int) -> AsyncGenerator[Event]:

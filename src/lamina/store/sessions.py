@@ -105,16 +105,21 @@ def _update(
     return replace(session, runtime=merged)
 
 
-def _branch(db: Database, owner: str, session_id: str, seq: int, title: str | None, now: float) -> Steps[Session]:
+def _branch(owner: str, session_id: str, seq: int, title: str | None, name: str, now: float) -> Steps[Session]:
     parent = yield from get_session(owner, session_id)
     if not 1 <= seq <= parent.last_seq:
         raise missing(f"message in session {session_id!r} with number", seq)
     copy = Session(
-        owner=owner, session_id=new_id(), title=parent.title if title is None else title, scenario=parent.scenario,
+        owner=owner, session_id=name or new_id(), title=parent.title if title is None else title,
+        scenario=parent.scenario,
         app=parent.app, mode=parent.mode, skill=parent.skill, meta=parent.meta, injection={}, last_seq=seq, activity=0,
         created=now, updated=now, parent_id=session_id, parent_seq=seq,
     )  # fmt: skip
     made = yield from _new(copy)
+    if name:  # whoever else makes it now was waited for
+        rows = yield "SELECT 1 FROM conversation WHERE owner = ? AND session_id = ? LIMIT 1", (owner, name)
+        if rows:
+            return made
     # What still streams in the parent is only begun here, and nobody will go on with it.
     yield (
         "INSERT INTO conversation (owner, session_id, seq, message_id, turn_id, role, content, extra, state, "
@@ -201,11 +206,15 @@ class Sessions:
             changes["ended"] = now if ended else None
         return await self._db.write(owner, lambda: _update(owner, session_id, changes, runtime or {}, now))
 
-    async def branch(self, owner: str, session_id: str, seq: int, *, title: str | None = None) -> Session:
-        """A new session with the messages up to `seq`; the old one stays as it is."""
+    async def branch(
+        self, owner: str, session_id: str, seq: int, *, title: str | None = None, name: str = ""
+    ) -> Session:
+        """A new session with the messages up to `seq`; the old one stays as it is. `name` is the new one's id; with the
+        id of a session that has messages already, that one."""
         now = self._clock()
         clean(title or "", "the title", MAX_TITLE)
-        return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, now))
+        clean(name, "the session's id", MAX_NAME)
+        return await self._db.write(owner, lambda: _branch(owner, session_id, seq, title, name, now))
 
     async def delete(self, owner: str, session_id: str) -> None:
         """The session with its messages, turns, summary and stored layer texts. Memories stay."""

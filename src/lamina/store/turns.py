@@ -64,16 +64,18 @@ def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[i
 
 
 def _begin(
-    db: Database, owner: str, session_id: str, message: AnyMessage, key: str, now: float, lease: float, tokens: int
-) -> Steps[TurnRecord]:
+    db: Database, owner: str, session_id: str, message: AnyMessage, key: str, now: float, lease: float, tokens: int,
+    more: Sequence[AnyMessage] = (),
+) -> Steps[TurnRecord]:  # fmt: skip
     if key:
         rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND key = ?", (owner, key)
         if rows:
             return replace(_of_session(turn_of(rows[0]), session_id), repeated=True)
-    seq = yield from take_numbers(owner, session_id, 2, now)
+    seq = yield from take_numbers(owner, session_id, 2 + len(more), now)
+    last = seq + 1 + len(more)
     turn = TurnRecord(
         owner=owner, turn_id=new_id(), session_id=session_id, key=key, state="streaming", user_message_id=new_id(),
-        user_seq=seq, answer_message_id=new_id(), answer_seq=seq + 1, usage={}, receipt={}, error="", created=now,
+        user_seq=seq, answer_message_id=new_id(), answer_seq=last, usage={}, receipt={}, error="", created=now,
         finished=None, lease_until=now + lease,
     )  # fmt: skip
     values: list[Any] = [getattr(turn, name) for name in COLUMNS.split(", ")]
@@ -81,8 +83,12 @@ def _begin(
     yield from insert("turn", COLUMNS, [values])
     yield from put_messages(
         db, owner, session_id, turn.turn_id,
-        [(seq, message, "complete", tokens), (seq + 1, {"role": "assistant", "content": ""}, "streaming", 0)],
-        now, [turn.user_message_id, turn.answer_message_id],
+        [
+            (seq, message, "complete", tokens),
+            *((seq + 1 + number, one, "complete", 0) for number, one in enumerate(more)),
+            (last, {"role": "assistant", "content": ""}, "streaming", 0),
+        ],
+        now, [turn.user_message_id, *(new_id() for _ in more), turn.answer_message_id],
     )  # fmt: skip
     return turn
 
@@ -255,13 +261,16 @@ class Turns:
         key: str = "",
         lease: float = LEASE,
         tokens: int = 0,
+        more: Sequence[AnyMessage] = (),
     ) -> TurnRecord:
-        """Store the question and a place for the answer. The same key again gives the same turn, `repeated`."""
+        """Store the question, with whatever else comes with it, and a place for the answer. The same key again gives
+        the same turn, `repeated`."""
         now = self._clock()
         clean(key, "the key", MAX_NAME)
-        parts(message)
+        for one in (message, *more):
+            parts(one)
         return await self._db.write(
-            owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens)
+            owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens, more)
         )
 
     async def record(

@@ -1,0 +1,135 @@
+"""Reading a turn from any place in it, in whichever process it runs or ran.
+
+A position counts the characters of text, the calls and the results before it. It is made of what is stored alone, so
+that a stream which one process began goes on in another, byte for byte. Reading never ends a turn.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+
+from lamina.assembly.results import output_of
+from lamina.engine.run import Engine
+from lamina.errors import InputError, shown
+from lamina.records import FinalState, StoredMessage, TurnRecord
+from lamina.store.store import Store
+from lamina.types import Began, Ended, OutcomeState, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
+
+LOOK = 0.1
+"""Seconds between two looks at a turn that runs elsewhere."""
+Placed = tuple[int, TurnEvent]
+"""An event, and the position behind it."""
+
+
+def position_of(text: str) -> int:
+    """A position as a client gives it back; empty is the beginning."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise InputError(
+            f"{shown(text)} is no position in a turn", hint="give back the id of the last event, as it came"
+        )
+    return int(text)
+
+
+class Places:
+    """Counts a turn's events from its beginning and lets through what is behind a position."""
+
+    def __init__(self, after: int) -> None:
+        self.at, self._after = 0, after
+
+    def pass_on(self, event: TurnEvent) -> TurnEvent | None:
+        """The event, the rest of a text that is partly known, or None. What has no size of its own may come again."""
+        before = self.at
+        self.at += len(event.text) if isinstance(event, Text) else isinstance(event, ToolCallEvent | ToolResult)
+        if self.at == before:
+            known = self._after > 0 if isinstance(event, Began) else self.at < self._after
+            return None if known else event
+        if self.at <= self._after:
+            return None
+        return Text(event.text[self._after - before :]) if isinstance(event, Text) and before < self._after else event
+
+
+async def follow(store: Store, engine: Engine, owner: str, turn_id: str, after: int = 0) -> AsyncGenerator[Placed]:
+    """The events of a turn behind a position, until its end."""
+    turn = await store.turns.get(owner, turn_id)
+    running = engine.running(turn_id)
+    if running is None or running.turn.owner != owner:
+        async with aclosing(_stored(store, turn, after)) as found:
+            async for one in found:
+                yield one
+        return
+    places = Places(after)
+    async with aclosing(running.events()) as events:
+        async for event in events:
+            if (passed := places.pass_on(event)) is not None:
+                yield places.at, passed
+
+
+async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[Placed]:
+    """A turn as the store tells it: over, or running in another process, where it is looked at again and again."""
+    first: tuple[TurnEvent, ...] = (Began(turn.turn_id, turn.session_id, turn.answer_message_id),)
+    while True:
+        turn, rows, current = await _story(store, turn)
+        over = turn.state != "streaming"
+        places = Places(after)
+        for event in (*first, *told(rows, turn, current, over)):
+            if (passed := places.pass_on(event)) is not None:
+                yield places.at, passed
+        first, after = (), max(after, places.at)
+        if over:
+            yield after, ended(turn)
+            return
+        await asyncio.sleep(LOOK)
+
+
+async def _story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
+    """The turn, its messages and the text that streams, all of one moment: a step that ended in between starts over."""
+    while True:
+        rows = await store.history.messages(
+            turn.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
+        )
+        chunks = await store.turns.chunks(turn.owner, turn.turn_id) if turn.state == "streaming" else ()
+        now = await store.turns.get(turn.owner, turn.turn_id)
+        if (now.state, now.answer_seq) == (turn.state, turn.answer_seq):
+            mine = [row for row in rows if row.turn_id == turn.turn_id and row.role in ("assistant", "tool")]
+            return now, mine, "".join(text for _, text in chunks)
+        turn = now
+
+
+def told(rows: Sequence[StoredMessage], turn: TurnRecord, current: str, over: bool) -> Iterator[TurnEvent]:
+    """What the rows of a turn say, in the order in which it was streamed: text, then each call with its result."""
+    results = {str(row.extra.get("tool_call_id")): row for row in rows if row.role == "tool"}
+    for row in rows:
+        if row.role != "assistant":
+            continue
+        last = row.seq == turn.answer_seq
+        text = current if last and not over else row.text
+        if text:
+            yield Text(text)
+        for call in row.extra.get("tool_calls") or ():
+            event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
+            yield event
+            result = results.get(event.id)
+            if result is not None:
+                said = output_of(result.text)
+                yield ToolResult(event.id, event.name, said, outcome(event.name, said), 0.0)
+            elif not last:  # it runs just now, or was cut off
+                return
+    if over and turn.usage:
+        yield Usage(turn.usage.get("prompt", 0), turn.usage.get("cached", 0), turn.usage.get("completion", 0))
+
+
+def outcome(name: str, text: str) -> OutcomeState:
+    """How a call ended, by the sentences with which one that did not run is answered; nobody has kept it."""
+    if text.startswith((f"The user said no to this call of {name}", f"{name} was not run, since it needs a yes")):
+        return "refused"
+    if text.startswith(f"{name} was blocked"):
+        return "blocked"
+    return "failed" if text.startswith((f"{name} was not run", f"{name} was ended")) else "done"
+
+
+def ended(turn: TurnRecord) -> Ended:
+    """The end of a turn as it is stored."""
+    state: FinalState = "interrupted" if turn.state == "streaming" else turn.state
+    return Ended(state, turn.error, reason=turn.usage.get("done", "stop"))

@@ -1,0 +1,62 @@
+"""What the gateway says of itself: whether it is well, and who is asking it."""
+
+import asyncio
+import math
+from functools import cache
+from importlib.metadata import version
+
+from lamina.app.app import App
+from lamina.gateway.http import HttpError, Reply, Request, Route
+from lamina.gateway.values import COUNT, FLAG, TEXT, record
+
+PATIENCE = 5.0
+"""Seconds in which a store that is well has answered."""
+HEALTH = record("Health", {"status": {"const": "ok"}})
+ME = record(
+    "Me",
+    {
+        "user": TEXT, "key_id": TEXT, "scopes": {"type": "array", "items": TEXT}, "model": TEXT, "provider": TEXT,
+        "version": TEXT, "lang": {**TEXT, "description": "en, zh, or empty: as the reader likes"}, "workspace": FLAG,
+        "memory": FLAG, "budget": {**COUNT, "description": "tokens of a request; 0 for no limit"},
+    },
+)  # fmt: skip
+
+
+@cache
+def own_version() -> str:
+    return version("lamina")
+
+
+async def _health(app: App, request: Request) -> Reply:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await app.store.overview.version()
+    except TimeoutError:
+        raise HttpError(503, "the store does not answer", hint="try again later", kind="store") from None
+    return Reply({"status": "ok"})
+
+
+async def _me(app: App, request: Request) -> Reply:
+    settings, principal = app.settings, request.principal
+    known = app.provider if app.has_provider else None  # nobody is started only to be named
+    budget = app.builder.settings.budget
+    return Reply(
+        {
+            "user": principal.user,
+            "key_id": principal.key_id,
+            "scopes": sorted(principal.scopes),
+            "model": settings.model or (known.model if known else ""),
+            "provider": settings.provider or (known.name if known else ""),
+            "version": own_version(),
+            "lang": settings.lang,
+            "workspace": bool(settings.workspace),
+            "memory": settings.memory,
+            "budget": int(budget) if math.isfinite(budget) else 0,
+        }
+    )
+
+
+ROUTES = (
+    Route("GET", "/api/health", _health, "Whether gateway and store answer", None, answer=HEALTH, tags=("about",)),
+    Route("GET", "/api/me", _me, "Who asks, and what answers", "read", answer=ME, tags=("about",)),
+)  # fmt: skip

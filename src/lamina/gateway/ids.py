@@ -1,0 +1,45 @@
+"""Ids from outside: whole, well formed, and the principal's own, or there is no such thing here (I2).
+
+Somebody else's, a missing and a malformed id get the same bytes. No beginnings of ids are taken here, and none is told
+back.
+"""
+
+from collections.abc import Mapping
+from functools import wraps
+
+from lamina.app.app import App
+from lamina.errors import NotFoundError
+from lamina.gateway.http import Handler, HttpError, Reply, Request, not_found
+from lamina.gateway.values import ID_LENGTH
+
+KEY_LENGTH = 150
+KEY_PREFIX = "api:"
+"""A caller's keys are told apart from those that channels give their turns."""
+
+
+def is_id(text: str) -> bool:
+    """Whether this could be an id at all; what could not is never handed to a store."""
+    return 0 < len(text) <= ID_LENGTH and text.isprintable() and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def found(handler: Handler) -> Handler:
+    """The handler, with one answer for everything that is not there for this principal."""
+
+    @wraps(handler)
+    async def looked(app: App, request: Request) -> Reply:
+        if not all(map(is_id, request.params.values())):
+            raise not_found()
+        try:
+            return await handler(app, request)
+        except NotFoundError:
+            raise not_found() from None
+
+    return looked
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """The caller's `Idempotency-Key` as the key of a turn; empty without one."""
+    key = headers.get("idempotency-key", "").strip()
+    if len(key) > KEY_LENGTH or not key.isprintable():
+        raise HttpError(400, "the Idempotency-Key cannot be used", hint=f"at most {KEY_LENGTH} printable characters")
+    return f"{KEY_PREFIX}{key}" if key else ""
