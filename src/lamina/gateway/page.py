@@ -62,8 +62,6 @@ def _reply(request: Request, file: File) -> Reply:
         "ETag": file.tag,
         "Cache-Control": "no-cache",  # asked for each time and answered by 304: an upgrade is seen at once
         "Content-Security-Policy": POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
     }
     known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
     if file.tag in known:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from lamina.gateway.http import Route
 
 MODULES = (
-    "api_sessions", "api_turns", "api_memories", "api_templates", "openapi", "v1_openai", "v1_anthropic", "page",
+    "api_about", "api_sessions", "api_turns", "api_memories", "api_templates", "v1_openai", "v1_anthropic", "page",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ const BOTTOM = 18;
 const LEFT = 44;
 const SLOT = 26;
 const MOST = 120;
+const WIDTH = 500;
 
 function round(value) {
   const size = 10 ** Math.floor(Math.log10(Math.max(1, value)));
@@ -19,8 +20,8 @@ export function chart(turns, current) {
   const rows = all.slice(-MOST);
   if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));
   const top = round(Math.max(...rows.map((row) => row.prompt)));
-  const slot = rows.length < 16 ? 44 : SLOT;
-  const width = Math.max(320, LEFT + rows.length * slot + 44);
+  const slot = Math.min(84, Math.max(SLOT, (WIDTH - LEFT - 44) / rows.length));
+  const width = Math.max(rows.length < 5 ? 320 : WIDTH, LEFT + rows.length * slot + 44);
   const y = (value, most) => 8 + HEIGHT * (1 - value / most);
   const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT + BOTTOM + 10}`, width, height: HEIGHT + BOTTOM + 10, class: "chart-svg", role: "group", "aria-label": t("chartTitle") });
   for (const part of [0, 0.5, 1]) {

@@ -10,6 +10,7 @@ import { Turn, replay } from "./turns.js";
 
 const ONCE = 100;
 const NEAR = 120;
+const TITLE = 60;
 const RUNNING = ["accepted", "streaming"];
 const main = document.getElementById("main");
 
@@ -17,6 +18,13 @@ export function chat(page, id = "", seq = "") {
   const view = new Chat(page, id, Number(seq) || 0);
   view.open();
   return view;
+}
+
+// A session is named by its first words until somebody names it.
+function titled(words) {
+  const line = words.trim().split("\n")[0].trim();
+  const signs = [...line];
+  return signs.length > TITLE ? `${signs.slice(0, TITLE - 1).join("")}…` : line;
 }
 
 class Chat {
@@ -191,7 +199,7 @@ class Chat {
     this.log.append(turn.root);
     this.down(true);
     try {
-      if (!this.session) await this.begin();
+      if (!this.session) await this.begin(turn.userText);
       const asked = await question(this.session, content);
       this.started(turn, asked);
     } catch (error) {
@@ -203,8 +211,9 @@ class Chat {
     }
   }
 
-  async begin() {
-    const given = Object.fromEntries(Object.entries(this.choice).filter(([, value]) => value));
+  async begin(words) {
+    const title = titled(words);
+    const given = Object.fromEntries(Object.entries({ ...this.choice, title }).filter(([, value]) => value));
     this.record = await post("/api/sessions", given);
     this.session = this.record.session_id;
     this.known = new Map();

@@ -1,5 +1,5 @@
 // Two requests side by side: how far they are the same, the first byte that differs, whose it is and why.
-import { get, path, payload } from "./api.js";
+import { get, path, payload, query } from "./api.js";
 import { busy, bytes, el, fill, number, percent, problem, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, layerClass, swatch } from "./payload.js";
@@ -18,8 +18,9 @@ export function diff(page, before, after) {
 
   async function load() {
     try {
-      const one = (id) => Promise.all([get(path`/api/turns/${id}/receipt`), payload(id)]);
-      const [told, left, right] = await busy(Promise.all([get(path`/api/turns/${before}/diff/${after}`), one(before), one(after)]));
+      const told = await busy(get(path`/api/turns/${before}/diff/${after}`));
+      const one = ({ turn_id: id, request }) => Promise.all([get(path`/api/turns/${id}/receipt` + query({ request })), payload(id, request)]);
+      const [left, right] = await busy(Promise.all([one(told.before), one(told.after)]));
       if (view.gone) return;
       view.session = right[0].turn.session_id;
       page.side.mark();

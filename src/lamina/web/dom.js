@@ -52,6 +52,7 @@ export function bytes(value) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "";
+  if (value < 0.95) return `${Math.max(1, Math.round(value * 1000))} ms`;
   return value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`;
 }
 

@@ -61,8 +61,7 @@ class Inspector {
     const place = this.turns.findIndex((one) => one.turn_id === this.turn);
     return [
       this.overview(place),
-      el("section", { class: "panel" }, el("h2", {}, t("chartTitle")), chart(this.turns, this.turn)),
-      el("section", { class: "panel" }, el("h2", {}, t("perLayer")), this.bar()),
+      el("div", { class: "twin" }, el("section", { class: "panel" }, el("h2", {}, t("perLayer")), this.bar()), el("section", { class: "panel" }, el("h2", {}, t("chartTitle")), chart(this.turns, this.turn))),
       this.cuts(),
       this.tabs(),
       (this.pane = el("div", { class: "pane", role: "tabpanel", "aria-label": t("payload") }, this.layers())),
@@ -202,7 +201,7 @@ class Inspector {
   }
 
   table() {
-    const names = ["layer", "source", "hash", "owner", "trust", "tokens", "decision", "reason"];
+    const names = ["layer", "source", "hash", "owner", "trust", "tokens", "decisionAndReason"];
     const head = names.map((name) => el("th", { scope: "col", class: name === "tokens" ? "end" : null }, t(name)));
     const line = (one, place) =>
       el(
@@ -212,10 +211,9 @@ class Inspector {
         el("td", { class: "seg-source", dir: "auto", title: one.source }, visible(one.source)),
         el("td", {}, el("code", { title: one.hash }, one.hash ? one.hash.slice(0, 8) : "–")),
         el("td", {}, visible(one.owner || "–")),
-        el("td", {}, word("trust", one.trust)),
+        el("td", {}, one.trust),
         el("td", { class: "end" }, number(one.tokens)),
-        el("td", {}, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision))),
-        el("td", { class: "reason", lang: "en" }, visible(one.reason)),
+        el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", el("span", { lang: "en" }, visible(one.reason))),
       );
     return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, this.receipt.segments.map(line)));
   }

@@ -19,7 +19,7 @@ export class Side {
   draw() {
     const { page } = this;
     const words = this.field?.value || "";
-    this.field = el("input", { type: "search", placeholder: t("searchHint"), "aria-label": t("search"), value: words, oninput: () => this.typed(), autocomplete: "off" });
+    this.field = el("input", { type: "search", placeholder: t("searchHint", { key: /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K" }), "aria-label": t("search"), value: words, oninput: () => this.typed(), autocomplete: "off" });
     this.field.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.field.value) {
         event.stopPropagation();

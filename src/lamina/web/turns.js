@@ -192,7 +192,7 @@ export class Turn {
 export function replay(turn, rows) {
   for (const row of rows) {
     if (row.role === "user") turn.question(row.content ?? "", row);
-    else if (row.role === "tool") turn.take("result", { id: row.tool_call_id, text: row.text, state: row.outcome || "done", seconds: 0 }, false);
+    else if (row.role === "tool") turn.take("result", outcome(row), false);
     else if (row.role === "assistant") {
       turn.answerId = row.message_id;
       turn.answerSeq = row.seq;
@@ -202,6 +202,16 @@ export function replay(turn, rows) {
       for (const call of row.calls || []) turn.take("call", { id: call.id, name: call.name ?? call.function?.name ?? "", arguments: call.arguments ?? call.function?.arguments ?? "" }, false);
     }
   }
+}
+
+// What a tool said stands in a fence for the model, and how it ended only in its words.
+function outcome({ tool_call_id: id, text }) {
+  const said = /^<(data-[a-z0-9]+(?:\.[0-9]+\.)?)[^>]*>\n([\s\S]*?)\n<\/\1>/.exec(text)?.[2] ?? text;
+  let state = "done";
+  if (/^The user said no to this call of |^\S+ was not run, since it needs a yes/.test(said)) state = "refused";
+  else if (/^\S+ was blocked/.test(said)) state = "blocked";
+  else if (/^\S+ was (not run|ended)/.test(said)) state = "failed";
+  return { id, text: said, state, seconds: 0 };
 }
 
 function picture(part) {
