@@ -1,1 +1,1 @@
-"""Tests of the gateway, over real sockets."""
+"""The gateway: its API over real stores, and over real sockets."""

@@ -1,17 +1,13 @@
-"""What the gateway says of itself: whether it is well, and who is asking it."""
+"""Who asks, as the gateway knows him, and what answers him."""
 
-import asyncio
 import math
 from functools import cache
 from importlib.metadata import version
 
 from lamina.app.app import App
-from lamina.gateway.http import HttpError, Reply, Request, Route
+from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.values import COUNT, FLAG, TEXT, record
 
-PATIENCE = 5.0
-"""Seconds in which a store that is well has answered."""
-HEALTH = record("Health", {"status": {"const": "ok"}})
 ME = record(
     "Me",
     {
@@ -25,15 +21,6 @@ ME = record(
 @cache
 def own_version() -> str:
     return version("lamina")
-
-
-async def _health(app: App, request: Request) -> Reply:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await app.store.overview.version()
-    except TimeoutError:
-        raise HttpError(503, "the store does not answer", hint="try again later", kind="store") from None
-    return Reply({"status": "ok"})
 
 
 async def _me(app: App, request: Request) -> Reply:
@@ -56,7 +43,4 @@ async def _me(app: App, request: Request) -> Reply:
     )
 
 
-ROUTES = (
-    Route("GET", "/api/health", _health, "Whether gateway and store answer", None, answer=HEALTH, tags=("about",)),
-    Route("GET", "/api/me", _me, "Who asks, and what answers", "read", answer=ME, tags=("about",)),
-)  # fmt: skip
+ROUTES = (Route("GET", "/api/me", _me, "Who asks, and what answers", "read", answer=ME, tags=("about",)),)

@@ -104,6 +104,7 @@ async def _begun(
 ) -> Reply:
     """Say it, and give the turn's beginning or, where the caller wants them, its events."""
     running = await app.start(request.user, session_id, content, key=key_of(request.headers), **options)
+    request.watch(running)
     if wants_events(request):
         return _streamed(app, request, running.turn)
     return Reply(accepted_value(running.turn), 202, turn_headers(running.turn))

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 from lamina.app.app import App
 from lamina.errors import LaminaError
+from lamina.gateway import openapi
 from lamina.gateway.guard import Guard, read_json
 from lamina.gateway.http import NOBODY, ErrorForm, HttpError, Principal, Reply, Request, Route
 from lamina.gateway.limits import Limits
@@ -78,7 +79,8 @@ class Gateway:
         self.log = RequestLog(options.log)
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
-        self.routes = Routes([*own_routes(self), *(ROUTES if routes is None else routes)])
+        every = [*own_routes(self), *(ROUTES if routes is None else routes)]
+        self.routes = Routes([*every, openapi.route_of(every)])
         self._guard = Guard(options)
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
