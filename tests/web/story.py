@@ -43,7 +43,10 @@ CHINESE = """林默站在**旧码头**上，他知道三件事：
 """
 SCRIPT: list[Answer] = [
     [{"text": PIER, "split": [20, 60, 120, 200, 300]}, {"usage": [1184, 0, 152]}],
-    [{"text": RULES}, {"call": "read_file", "id": "call_1", "arguments": {"path": "AGENTS.md"}}, {"usage": [1402, 1184, 24]}],
+    [
+        {"text": RULES}, {"call": "read_file", "id": "call_1", "arguments": {"path": "AGENTS.md"}},
+        {"usage": [1402, 1184, 24]},
+    ],
     [{"text": KEPT}, {"usage": [1690, 1402, 61]}],
     [{"text": CHINESE}, {"usage": [1893, 1690, 140]}],
     [{"text": "The letter is short. It says who lit the lamp, and it is not signed."}, {"usage": [2104, 1893, 31]}],

@@ -82,5 +82,5 @@ async def file(app: App, request: Request) -> Reply:
 
 ROUTES = (
     Route("GET", "/", page, "The web page.", None, media=MEDIA[".html"], tags=("page",)),
-    Route("GET", "/web/{file}", file, "A file of the web page.", None, media="application/octet-stream", tags=("page",)),
+    Route("GET", "/web/{file}", file, "A file of it.", None, media="application/octet-stream", tags=("page",)),
 )

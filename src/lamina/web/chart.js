@@ -1,4 +1,5 @@
-// Prompt tokens and the cached share of them, turn by turn. Drawn here; each bar leads to its turn.
+// Prompt tokens and the cached share of them, turn by turn: of the last request, where tools made it several.
+// Drawn here; each bar leads to its turn.
 import { el, number, percent } from "./dom.js";
 import { shape } from "./icons.js";
 import { t } from "./texts.js";
@@ -16,7 +17,10 @@ function round(value) {
 }
 
 export function chart(turns, current) {
-  const all = turns.map((turn, place) => ({ turn, number: place + 1, prompt: turn.usage?.prompt ?? 0, cached: turn.usage?.cached ?? 0 }));
+  const all = turns.map((turn, place) => {
+    const [prompt, cached] = turn.usage?.requests?.at(-1) ?? [turn.usage?.prompt ?? 0, turn.usage?.cached ?? 0];
+    return { turn, number: place + 1, prompt, cached };
+  });
   const rows = all.slice(-MOST);
   if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));
   const top = round(Math.max(...rows.map((row) => row.prompt)));
