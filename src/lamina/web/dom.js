@@ -86,8 +86,7 @@ export function day(stamp) {
 const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
 export function visible(text) {
-  UNSEEN.lastIndex = 0;
-  if (!UNSEEN.test(text)) return [document.createTextNode(text)];
+  if (text.search(UNSEEN) < 0) return [document.createTextNode(text)];
   const nodes = [];
   let at = 0;
   for (const found of text.matchAll(UNSEEN)) {

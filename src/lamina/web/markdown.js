@@ -45,27 +45,30 @@ export class Growing {
     const fresh = this.text.slice(this.from);
     if (this.code && !last && this.extend(fresh)) return;
     this.code = null;
-    const found = blocks(lines(fresh));
+    const rows = lines(fresh);
+    const found = blocks(rows);
+    const open = found.at(-1);
+    if (!open) return;
+    // a line that is not whole yet may turn out to belong to the block before: "2" becomes "2. and so on"
+    const whole = open.first < rows.length - 1;
+    const first = last ? found.length : Math.max(0, found.length - (whole ? 1 : 2));
     for (const node of this.tail) node.remove();
     this.tail = [];
     found.forEach((block, place) => {
       const node = build(block);
       this.root.append(node);
-      if (place < found.length - 1 || last) this.done(node.textContent);
-      else this.tail = [node];
+      if (place < first) this.done(node.textContent);
+      else this.tail.push(node);
     });
-    const open = found.at(-1);
-    if (!open) return;
-    this.from += offset(fresh, open.first);
-    if (open.kind === "code" && open.open && !last) this.code = { size: this.text.length - this.from, text: this.tail[0].querySelector("code") };
+    if (last) return;
+    this.from += offset(fresh, found[first].first);
+    if (open.kind === "code" && open.open && whole) this.code = { size: this.text.length - this.from, text: this.tail[0].querySelector("code") };
   }
 
   // Inside an open code block new text is only appended: its lines may be thousands.
   extend(fresh) {
     const piece = fresh.slice(this.code.size);
     if (piece.includes("`") || piece.includes("~")) return false;
-    const said = this.code.text.textContent;
-    if (!said && !fresh.slice(0, this.code.size).includes("\n")) return false;
     put(this.code.text, visible(piece));
     this.code.size = fresh.length;
     return true;

@@ -203,7 +203,7 @@ export class Side {
     if (getComputedStyle(side).position !== "fixed") return;
     document.body.classList.add("drawn");
     shade.hidden = false;
-    this.field.focus();
+    side.querySelector(".brand button").focus(); // not the field: that would raise the keyboard of a phone
   }
 
   close() {
