@@ -308,6 +308,8 @@ class Given:
 
 
 NOTHING = Given()
+REQUESTS = "@requests"
+"""The session of each owner that keeps requests which bring their own history; it is never a history itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,24 @@ async def record(store: Store) -> Any:
     return await store.turns.record("ann", "base", said, answer)
 
 
+async def revoke(store: Store) -> object:
+    return await store.keys.revoke("ann", (await store.keys.list("ann"))[0].key_id)
+
+
+async def use(store: Store) -> object:
+    key_id = (await store.keys.list("ann"))[0].key_id
+    return await store.keys.spend("ann", key_id, "2026-11-15", requests=1, tokens=7)
+
+
+async def _revoked(store: Store) -> list[bool]:
+    return [key.revoked is not None for key in await store.keys.list("ann")]
+
+
+async def _used(store: Store) -> int:
+    found = await store.keys.find((await store.keys.list("ann"))[0].key_id, "2026-11-15")
+    return found[2] if found else 0
+
+
 OPS: list[tuple[str, Do, Look]] = [
     ("new", lambda s: s.sessions.new("ann", session_id="new"), lambda s: among("new", titles(s))),
     ("update", lambda s: s.sessions.update("ann", "base", title="T"), lambda s: among("T", titles(s))),
@@ -166,6 +184,11 @@ OPS: list[tuple[str, Do, Look]] = [
     ("scrub", lambda s: s.maintenance.scrub(), lambda s: found(s, "apple")),
     ("owners", lambda s: s.maintenance.owners(), anything),
     ("version", lambda s: s.overview.version(), anything),
+    ("key", lambda s: s.keys.add("ann", "k", scopes=("chat",)), lambda s: equals(1, _count(s.keys.list("ann")))),
+    ("no key", revoke, lambda s: equals([True], _revoked(s))),
+    ("use", use, lambda s: equals(7, _used(s))),
+    ("find key", lambda s: s.keys.find("0" * 16, "2026-11-15"), anything),
+    ("any key", lambda s: s.keys.any(), anything),
 ]  # fmt: skip
 
 

@@ -172,6 +172,8 @@ async def filled(store: Store) -> None:
         await store.summaries.put(owner, session, mark, upto_seq=1)
         await store.profile.set(owner, {"name": mark})
         await store.templates.put(owner, Template("t", mark, mark))
+        key, _ = await store.keys.add(owner, mark, scopes=("chat",))
+        await store.keys.spend(owner, key.key_id, "2026-11-15", requests=1, tokens=1)
 
 
 def without_owner(table: str) -> Steps[list[Row]]:
@@ -181,7 +183,7 @@ def without_owner(table: str) -> Steps[list[Row]]:
 
 async def test_I1_a_query_without_its_owner_is_found_and_stopped_by_the_second_wall(store: Store) -> None:
     await filled(store)
-    for table in (*maintenance.TABLES, *maintenance.DERIVED):
+    for table in (*maintenance.TABLES, *maintenance.DERIVED, *maintenance.UNEXPORTED):
         rows = await store.db.read(OWNERS[0], lambda t=table: without_owner(t))
         owners = {row[1] if table == "message_words" and store.alone else row[0] for row in rows}
         assert OWNERS[0] in owners, table
@@ -206,7 +208,7 @@ async def test_I1_row_level_security_holds_against_raw_sql(postgres: Server) -> 
                 "WHERE column_name = 'owner' AND table_schema = 'public'"
             )
         ]
-        assert set(tables) == {*maintenance.TABLES, *maintenance.DERIVED}
+        assert set(tables) == {*maintenance.TABLES, *maintenance.DERIVED, *maintenance.UNEXPORTED}
         for table in tables:
             flags = await connection.fetchrow(
                 "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = $1", table
@@ -225,7 +227,9 @@ async def test_I1_row_level_security_holds_against_raw_sql(postgres: Server) -> 
             "SELECT set_config('lamina.owner', '', false), set_config('lamina.worker', 'on', false)"
         )
         seen = {table: await connection.fetchval(f"SELECT count(*) FROM {table}") for table in tables}
-        assert {table for table, count in seen.items() if count} == {"outbox", "turn", "owner_counter"}
+        shown = {"outbox", "turn", "owner_counter", "api_key", "key_use"}
+        assert {table for table, count in seen.items() if count} == shown
+        assert await connection.execute("UPDATE api_key SET hash = 'x'") == "UPDATE 0"
         assert await connection.fetchval("SELECT count(*) FROM turn WHERE state <> 'streaming'") == 0
         assert await connection.execute("DELETE FROM outbox") == "DELETE 0"
         assert await connection.execute("UPDATE turn SET error = 'x'") == "UPDATE 0"

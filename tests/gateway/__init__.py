@@ -1,1 +1,1 @@
-"""The gateway: its API over real stores, and over real sockets."""
+"""Tests of the gateway, over real sockets."""

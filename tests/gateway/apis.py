@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from lamina import App
 from lamina.gateway.gateway import Gateway
@@ -58,18 +59,20 @@ class Api:
     ) -> Got:  # fmt: skip
         sent = await self.headers(user, headers)
         given: dict[str, Any] = {"data": data} if data is not None else {} if body is None else {"json": body}
-        async with self.http.request(method, self.url + path, headers=sent, **given) as reply:
+        async with self.http.request(method, URL(self.url + path, encoded=True), headers=sent, **given) as reply:
             found = {name.lower(): value for name, value in reply.headers.items()}
             return Got(reply.status, await reply.read(), found)
 
 
 @asynccontextmanager
-async def api_on(where: str, script: Script = WELL, *, app: App | None = None, **changes: Any) -> AsyncGenerator[Api]:
+async def api_on(
+    where: str, script: Script = WELL, *, routes: Sequence[Route] | None = None, **changes: Any
+) -> AsyncGenerator[Api]:
     """A gateway over a store; nothing is learnt in the background unless a test does it."""
     provider = ScriptedProvider(script, repeat=True)
     options = replace(Options(log="off"), port=free_port())
     async with App.open(where, settings=settings(**changes), provider=provider, work=False) as opened:
-        gateway = Gateway(opened, options)
+        gateway = Gateway(opened, options, routes=routes)
         async with serving(gateway, listen(options)), aiohttp.ClientSession(auto_decompress=False) as http:
             yield Api(opened, provider, gateway, http)
 

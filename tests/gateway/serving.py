@@ -56,7 +56,7 @@ class Site:
             raw = await reply.read()
             value = await reply.json() if reply.content_type == "application/json" and raw else None
             cookies = {name: morsel.value for name, morsel in reply.cookies.items()}
-            return Answer(reply.status, dict(reply.headers), raw, value, cookies)
+            return Answer(reply.status, reply.headers, raw, value, cookies)
 
     async def get(self, path: str, **more: Any) -> Answer:
         return await self.ask("GET", path, **more)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -15,30 +14,8 @@ from lamina.gateway.openapi import PARAMETER
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.shapes import compiled
 from lamina.records import Template
-from tests.gateway.apis import Api, Got, api_on
-
-
-async def say(api: Api, session_id: str, words: str = "Hello", **options: Any) -> dict[str, Any]:
-    """A turn to its end."""
-    got = await api("POST", f"/api/sessions/{session_id}/messages", {"content": words}, **options)
-    assert got.status == 202, got.raw
-    running = api.app.engine.running(got.json["turn_id"])
-    if running:
-        async with asyncio.timeout(30):
-            await running.wait()
-    return got.json
-
-
-async def world(api: Api, user: str = "ann") -> dict[str, str]:
-    """One of everything that has an id."""
-    session = (await api("POST", "/api/sessions", {"title": f"of {user}"}, user=user)).json
-    turn = await say(api, session["session_id"], "My cat is called Tom.", user=user)
-    memory = (await api("POST", "/api/memories", {"text": f"{user} has a cat."}, user=user)).json["memory"]
-    template = (await api("POST", "/api/templates", {"name": "Tables", "content": "As tables."}, user=user)).json
-    return {
-        "session_id": session["session_id"], "turn_id": turn["turn_id"], "other_id": turn["turn_id"],
-        "message_id": turn["answer_id"], "memory_id": memory["memory_id"], "template_id": template["template_id"],
-    }  # fmt: skip
+from tests.gateway.apis import Got, api_on
+from tests.gateway.worlds import say, world
 
 
 def check_answer(route: Route, got: Got) -> None:

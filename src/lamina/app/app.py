@@ -22,7 +22,16 @@ from lamina.engine.compaction import Compacted
 from lamina.engine.run import Engine
 from lamina.engine.running import Running
 from lamina.engine.work import CANCELLED, Limits
-from lamina.errors import LayerError, LeaseError, OwnerError, SettingsError, StoreError, shown
+from lamina.errors import (
+    InputError,
+    LayerError,
+    LeaseError,
+    NotFoundError,
+    OwnerError,
+    SettingsError,
+    StoreError,
+    shown,
+)
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles
 from lamina.layers.memory import MemoryService, WithoutIndex
@@ -37,7 +46,7 @@ from lamina.layers.sources import (
 )
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
-from lamina.records import Session, Turn, TurnRecord
+from lamina.records import NOTHING, REQUESTS, Session, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store, open_store
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
@@ -47,6 +56,7 @@ OFF = "switched off by the setting `memory`"
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
 """Those of every mode, or for each mode its own."""
+MOST_SINGLES = 10_000
 LEASE, SHARED_LEASE = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
@@ -122,6 +132,7 @@ class App:
     ) -> None:  # fmt: skip
         self.store, self.settings = store, settings
         self._provider, self._engine = provider, None
+        self._singles: dict[str, Session] = {}
         self.recall = _finder(store, settings, embedder)
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
@@ -215,15 +226,21 @@ class App:
         ask: Ask | None = None, **options: Any,
     ) -> Running:  # fmt: skip
         """Say something in a session. Returns as soon as that is stored; the turn runs on, whoever reads it."""
-        return await self.engine.start(await self.turn(owner, session_id, user, **options), key=key, ask=ask)
+        turn = await self.turn(owner, session_id, user, **options)
+        try:
+            return await self.engine.start(turn, key=key, ask=ask)
+        except NotFoundError:
+            if session_id != REQUESTS or not self._singles.pop(owner, None):
+                raise  # else it was deleted meanwhile, and is made again
+            return await self.start(owner, session_id, user, key=key, ask=ask, **options)
 
     async def run(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
         ask: Ask | None = None, **options: Any,
     ) -> AsyncGenerator[TurnEvent]:  # fmt: skip
         """Say something in a session and read what comes. Leaving does not end the turn."""
-        turn = await self.turn(owner, session_id, user, **options)
-        async with aclosing(self.engine.run(turn, key=key, ask=ask)) as events:
+        running = await self.start(owner, session_id, user, key=key, ask=ask, **options)
+        async with aclosing(running.events()) as events:
             async for event in events:
                 yield event
 
@@ -330,9 +347,23 @@ class App:
         await self.store.history.collect(owner, message_id, on)
 
     async def turn(self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any) -> Turn:
-        """A turn of a session as it is now."""
+        """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
+        if session_id == REQUESTS:
+            if options.get("given", NOTHING).history is None:
+                raise InputError("the session of single requests is no chat", hint="begin a session, or give a history")
+            return Turn(owner, await self._single(owner), user, **options)
         return Turn(owner, await self.store.sessions.get(owner, session_id), user, **options)
+
+    async def _single(self, owner: str) -> Session:
+        """Where requests are kept that bring their own history. Always as new: nothing goes from one to the next."""
+        known = self._singles.get(owner)
+        if known is None:
+            if len(self._singles) > MOST_SINGLES:
+                self._singles.clear()
+            made = await self.new_session(owner, session_id=REQUESTS)
+            known = self._singles[owner] = replace(made, injection={}, runtime={})
+        return known
 
     async def record(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], answer: str, *,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
 from lamina.layers.memory import SUMMARY, MemoryService, summary_job
-from lamina.records import Job, NewJob, TurnRecord
+from lamina.records import REQUESTS, Job, NewJob, TurnRecord
 from lamina.store.store import Store
 
 MEMORY = "memory"
@@ -34,7 +34,7 @@ Report = Callable[[Job, str, str], object]
 def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
     jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
-    if stretch := turn.answer_seq // EVERY:
+    if (stretch := turn.answer_seq // EVERY) and turn.session_id != REQUESTS:
         jobs.append(summary_job(turn.session_id, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
     return jobs
 

@@ -9,6 +9,7 @@ import typer
 from lamina.app.app import App
 from lamina.app.commands import unindexed
 from lamina.cli.common import (
+    SHORT,
     Say,
     argument,
     chosen,
@@ -76,18 +77,21 @@ def _lister(say: Say) -> Any:
         elif not found:
             tell(say, "keys.none", user=settings.user)
         else:
-            columns = ("id", "name", "scopes", "rate", "tokens_day", "made", "expires", "used", "key_state")
-            page(table(say, columns, [_row(say, key) for key in found], right=("rate", "tokens_day")))
+            columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
+            page(table(say, columns, [_row(say, key) for key in found]))
 
     return keys
 
 
 def _row(say: Say, key: ApiKey) -> list[Any]:
     state = _state(key)
-    limits = [f"{number:,}" if number else "—" for number in (key.rate, key.tokens)]
-    times = [day(key.created), day(key.expires), day(key.used)]
+    limits = [say["keys.rate"].format(number=key.rate)] if key.rate else []
+    limits += [say["keys.tokens"].format(number=key.tokens)] if key.tokens else []
     said = styled(say[f"keys.state.{state}"], COLOURS[state])
-    return [styled(key.key_id, "cyan"), one_line(key.name, 40), " ".join(key.scopes), *limits, *times, said]
+    return [
+        styled(key.key_id[:SHORT], "cyan"), one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—",
+        day(key.expires), day(key.used), said,
+    ]  # fmt: skip
 
 
 def _maker(say: Say) -> Any:

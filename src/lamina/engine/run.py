@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -63,7 +63,6 @@ from lamina.types import (
     Text,
     ToolCallEvent,
     ToolResult,
-    TurnEvent,
     Usage,
 )  # fmt: skip
 
@@ -100,7 +99,7 @@ class TurnRows(Protocol):
 
 
 class Engine:
-    """Runs turns: `start` returns as soon as the question is stored, `run` streams a turn's events."""
+    """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to whoever reads."""
 
     def __init__(
         self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: HistoryRows, *,
@@ -117,13 +116,6 @@ class Engine:
         self._tasks: dict[str, tuple[Running, asyncio.Task[None]]] = {}
         self._linked: dict[tuple[str, str, float], frozenset[str]] = {}
         """Of each session, by owner, name and birth, the texts of its last turn: they need not be stored again."""
-
-    async def run(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> AsyncGenerator[TurnEvent]:
-        """A turn's events, from its beginning to its end. Closing this does not end the turn."""
-        running = await self.start(turn, key=key, ask=ask)
-        async with aclosing(running.events()) as events:
-            async for event in events:
-                yield event
 
     async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> Running:
         """Store the question; the turn runs on in a task of its own, even when the caller leaves meanwhile. The same
@@ -149,6 +141,7 @@ class Engine:
         running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
         before = record.answer_seq if turn.given.results else record.user_seq
         work = Work(replace(turn, before=before), record, running, ask, Runtime.of(turn.session.runtime))
+        work.since = list(turn.given.since)
         task = asyncio.create_task(self._carry(work))
         self._tasks[record.turn_id] = (running, task)
         task.add_done_callback(lambda _: self._tasks.pop(record.turn_id, None))

@@ -85,6 +85,8 @@ class Gateway:
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._flusher: asyncio.Task[None] | None = None
+        self.ending = False
+        """Set before it is closed: nothing new is begun."""
 
     async def start(self) -> None:
         self._flusher = asyncio.create_task(self.limits.run())
@@ -160,6 +162,8 @@ class Gateway:
     async def _answer(self, exchange: _Exchange) -> Reply:
         scope = exchange.scope
         method, path = scope["method"], scope["path"]
+        if self.ending:
+            raise HttpError(503, "the gateway is being ended", hint="try again in a moment", kind="ending")
         headers = _headers(scope["headers"])
         server, client = scope.get("server"), scope.get("client")
         host, address = headers.get("host", ""), client[0] if client else ""

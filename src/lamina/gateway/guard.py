@@ -74,12 +74,9 @@ class Guard:
             raise HttpError(400, "Content-Length is no number")
         if int(length) > limit:
             raise self._too_long()
-        message = await receive()
-        body = message.get("body", b"")
-        if not message.get("more_body"):
-            return self._within(body)
-        pieces, size = [body], len(body)
-        while message.get("more_body"):
+        pieces: list[bytes] = []
+        size, more = 0, True
+        while more:
             message = await receive()
             if message["type"] != "http.request":
                 raise HttpError(400, "the body ends before its end")
@@ -87,12 +84,8 @@ class Guard:
             size += len(pieces[-1])
             if size > limit:
                 raise self._too_long()
-        return b"".join(pieces)
-
-    def _within(self, body: bytes) -> bytes:
-        if len(body) > self._body_limit:
-            raise self._too_long()
-        return body
+            more = message["more_body"]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _too_long(self) -> HttpError:
         return HttpError(413, f"the body is longer than {self._body_limit:,} bytes", hint="send less", kind="too_large")

@@ -2,6 +2,7 @@
 body, no credential is here to be read. Lines are written by a thread, so that a full pipe holds up nobody.
 """
 
+import asyncio
 import json
 import queue
 import sys
@@ -12,8 +13,10 @@ from typing import TextIO
 
 from lamina.gateway.options import LogLevel
 
-MOST = 10_000
-"""Lines that wait; what comes on top is counted and left out."""
+PAUSE = 0.1
+"""Seconds for which lines are gathered."""
+MOST, BEHIND = 10_000, 50
+"""Lines that are gathered, and gatherings that wait for a slow reader; what comes on top is counted and left out."""
 _quoted = json.encoder.encode_basestring_ascii
 
 
@@ -22,6 +25,7 @@ class RequestLog:
         self.level = level
         self.on = level != "off"
         self._out = sys.stderr if out is None else out
+        self._new: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._left_out = 0
         self._thread: threading.Thread | None = None
@@ -34,7 +38,7 @@ class RequestLog:
         """`error` is the name of an unforeseen one and its place, never its words."""
         if not self.on:
             return
-        if self._lines.qsize() > MOST:
+        if len(self._new) >= MOST or self._lines.qsize() > BEHIND:
             self._left_out += 1
             return
         made = (
@@ -47,13 +51,20 @@ class RequestLog:
             made += f',"turn":{_quoted(turn)}'
         if error:
             made += f',"error":{_quoted(error)}'
-        self._put(made + "}\n")
+        if not self._new:  # to wake the thread for each line would cost more than the line
+            asyncio.get_running_loop().call_later(PAUSE, self._hand_over)
+        self._new.append(made + "}\n")
 
-    def _put(self, line: str) -> None:
+    def _hand_over(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="request log", daemon=True)
             self._thread.start()
-        self._lines.put(line)
+        if self._left_out:
+            self._new.append(f'{{"time":"{self._time()}","left_out":{self._left_out}}}\n')
+            self._left_out = 0
+        if self._new:
+            self._lines.put("".join(self._new))
+            self._new = []
 
     def _time(self) -> str:
         now = time.time()
@@ -65,18 +76,16 @@ class RequestLog:
     def _write(self) -> None:
         lines: Callable[[], str | None] = self._lines.get
         while (line := lines()) is not None:
-            if self._left_out:
-                left, self._left_out = self._left_out, 0
-                line += f'{{"time":"{self._time()}","left_out":{left}}}\n'
             try:
                 self._out.write(line)
-                if self._lines.empty():
-                    self._out.flush()
+                self._out.flush()
             except (OSError, ValueError):  # nobody reads any more: that ends no request
                 continue
 
     def close(self) -> None:
         """Write what waits, for a moment at most."""
+        if self._new:
+            self._hand_over()
         if self._thread is not None:
             self._lines.put(None)
             self._thread.join(2)

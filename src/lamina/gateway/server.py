@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -32,6 +32,37 @@ GRACE = 5
 """Seconds that replies get to end when the gateway is told to stop."""
 
 
+class Joined:
+    """A transport that sends the head of a reply and the body behind it in one piece, where both come at once."""
+
+    __slots__ = ("_held", "_loop", "real")
+
+    def __init__(self, real: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.real, self._loop, self._held = real, loop, b""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            data, self._held = self._held + data, b""
+            self.real.write(data)
+        elif data.startswith(b"HTTP/1.1 "):
+            self._held = data
+            self._loop.call_soon(self.flush)
+        else:
+            self.real.write(data)
+
+    def flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self.real.write(held)
+
+    def close(self) -> None:
+        self.flush()
+        self.real.close()
+
+    def is_closing(self) -> bool:
+        return self.real.is_closing()
+
+
 class Deadlines(HttpToolsProtocol):
     """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
 
@@ -39,18 +70,22 @@ class Deadlines(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", Joined(transport, self.loop))
+        self.real = transport
         self.late = time.monotonic() + self.options.receive_seconds
         """When the peer must have done what it is to do; what it is depends on the state."""
         self.stuck = NEVER
         """The same for a peer that does not read."""
         self._refuse_as = 400
         self._in_head, self._whole = True, True
-        self._head = self._fields = 0
+        self._head = self._chunk = 0
+        """Bytes of the headers that came before this chunk, and of the chunk itself."""
         if len(self.connections) > self.options.connections:
             self._refuse_as = 503
             self.send_400_response("")
 
     def data_received(self, data: bytes) -> None:
+        self._chunk = len(data)
         super().data_received(data)
         if self._in_head:
             self._head += len(data)
@@ -61,24 +96,20 @@ class Deadlines(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._whole = True, False
-        self._head = self._fields = 0
+        self._head = 0
         self.late = time.monotonic() + self.options.receive_seconds
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._fields += 1
-        self._head += len(name) + len(value) + 4
-        if self._fields > self.options.header_fields or self._head > self.options.header_limit:
-            self._refuse_as = 431
-            raise ValueError
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._head = 0
-        if len(self.url) > self.options.header_limit:
+        limit = self.options.header_limit
+        too_long = self._head + self._chunk > limit and self._size() > limit
+        if too_long or len(self.headers) > self.options.header_fields:
             self._refuse_as = 431
-            raise ValueError
+            raise ValueError  # httptools turns it into its own, and uvicorn that into a refusal
         super().on_headers_complete()
+
+    def _size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -102,10 +133,10 @@ class Deadlines(HttpToolsProtocol):
     def look(self, now: float) -> None:
         """End the connection when its time is over."""
         if self.stuck < now:
-            self.transport.abort()
+            self.real.abort()
         elif self.late < now:
-            if self.transport.is_closing() or self.transport.get_write_buffer_size():
-                self.transport.abort()  # what was sent is not taken: there is nobody to be polite to
+            if self.real.is_closing() or self.real.get_write_buffer_size():
+                self.real.abort()  # what was sent is not taken: there is nobody to be polite to
             elif self._whole:
                 self.transport.close()
             else:
@@ -113,7 +144,7 @@ class Deadlines(HttpToolsProtocol):
                 if self._idle():
                     self.send_400_response("")
                 else:  # the handler that waits for the body hears that the client is gone
-                    self.transport.abort()
+                    self.real.abort()
                 self.late = now + self.options.receive_seconds
 
     def _idle(self) -> bool:
@@ -195,6 +226,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
             await asyncio.sleep(0.005)
         yield server
     finally:
+        gateway.ending = True
         await gateway.app.close()
         server.should_exit = True
         with suppress(asyncio.CancelledError):

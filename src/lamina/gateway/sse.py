@@ -5,11 +5,11 @@ the connection for dead.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from lamina.gateway.replies import as_json
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 T = TypeVar("T")
@@ -27,14 +27,9 @@ NAMES: dict[type, str] = {
 
 
 def event_bytes(name: str, data: object, position: str = "") -> bytes:
-    """One event. Its data is JSON on one line, in UTF-8; half of a surrogate pair stays an escape."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError:
-        raw = json.dumps(data, separators=(",", ":")).encode()
+    """One event. Its data is JSON, which has no line breaks of its own."""
     head = f"id: {position}\n" if position else ""
-    return b"".join((head.encode(), b"event: ", name.encode(), b"\ndata: ", raw, b"\n\n"))
+    return b"%bevent: %b\ndata: %b\n\n" % (head.encode(), name.encode(), as_json(data))
 
 
 def turn_event(position: str, event: TurnEvent) -> bytes:

@@ -3,7 +3,6 @@
 Whose a row is never leaves the house: the owner is the one who asks.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,15 +40,6 @@ def many(name: str, schema: Schema, **more: Schema) -> Schema:
     """An object with a list in it: there is always room for another field beside."""
     fields: dict[str, Schema] = {name: {"type": "array", "items": schema}, **more}
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-
-
-def encoded(value: object) -> bytes:
-    """JSON in UTF-8; a lone surrogate, which old rows may hold, is written as an escape."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 SESSION = record(

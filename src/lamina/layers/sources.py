@@ -108,12 +108,19 @@ class MemorySource:
         self._services, self._history, self._top_n = services, history, top_n
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        context = await self._around(turn)
+        found = await self._services(turn.owner).get_relevant_memories(turn.words, self._top_n, context=context)
+        return memory_layers(found, turn.owner)
+
+    async def _around(self, turn: Turn) -> Sequence[str]:
+        """The words before these."""
+        if turn.given.history is not None:
+            newest = turn.given.history[-AROUND:]
+            return [str(one["content"]) for one in newest if one["role"] != "tool" and isinstance(one["content"], str)]
         around = await self._history.messages(
             turn.owner, turn.session.session_id, before=turn.before, limit=AROUND, newest=True
         )
-        context = [row.text for row in around if row.role in ("user", "assistant") and row.text]
-        found = await self._services(turn.owner).get_relevant_memories(turn.words, self._top_n, context=context)
-        return memory_layers(found, turn.owner)
+        return [row.text for row in around if row.role in ("user", "assistant") and row.text]
 
 
 class CollectedSource:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.records import Found, Session
+from lamina.records import REQUESTS, Found, Session
 from lamina.store.database import (
     MAX_NAME,
     MAX_TITLE,
@@ -57,8 +57,9 @@ def _new(session: Session) -> Steps[Session]:
 
 def _list(owner: str, limit: int, before: int | None) -> Steps[list[Session]]:
     rows = yield (
-        f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND activity < ? ORDER BY activity DESC LIMIT ?",
-        (owner, 2**62 if before is None else before, limit),
+        f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND activity < ? AND session_id <> ? "
+        "ORDER BY activity DESC LIMIT ?",
+        (owner, 2**62 if before is None else before, REQUESTS, limit),
     )
     return [session_of(row) for row in rows]
 
@@ -180,7 +181,7 @@ class Sessions:
         return await self._db.read(owner, lambda: get_session(owner, session_id))
 
     async def list(self, owner: str, *, limit: int = 50, before: int | None = None) -> Sequence[Session]:
-        """The latest first; `before` is the `activity` of the last one already seen."""
+        """The latest first, without that of single requests; `before` is the `activity` of the last one seen."""
         return await self._db.read(owner, lambda: _list(owner, limit, before))
 
     async def search(self, owner: str, query: str, *, limit: int = 20) -> Sequence[Found]:
