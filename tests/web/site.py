@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,12 @@ class Site:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            raw = reply.read()
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                raw = reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
         return json.loads(raw) if raw else None
 
     def said(self, words: str, session_id: str = "") -> tuple[str, str]:
