@@ -64,4 +64,4 @@ function words(x, y, text, anchor, name = "") {
   return node;
 }
 
-const short = (value) => (value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 1000 ? `${(value / 1000).toFixed(1)}k` : String(Math.round(value)));
+const short = (value) => (value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 1000 ? `${Number((value / 1000).toFixed(2))}k` : String(Math.round(value)));

@@ -208,7 +208,7 @@ class Inspector {
         "tr",
         { data: { place }, tabIndex: 0, class: `${layerClass(one.layer)} ${one.decision}` },
         el("td", {}, swatch(one.layer)),
-        el("td", { class: "seg-source", dir: "auto", title: one.source }, visible(one.source)),
+        el("td", { dir: "auto", title: one.source }, el("div", { class: "clamp" }, visible(one.source))),
         el("td", {}, el("code", { title: one.hash }, one.hash ? one.hash.slice(0, 8) : "–")),
         el("td", {}, visible(one.owner || "–")),
         el("td", {}, one.trust),
