@@ -60,14 +60,9 @@ def main(target: Path) -> None:
             shot(phone, chat, ".numbers", target / "phone.png")
             tools = f"#/t/{turns[1]}/inspect"
             shot(wide, tools, ".segments", target / "inspector.png", hover=".segments tr.layer-identity")
-            shot(
-                chinese,
-                tools,
-                ".segments",
-                target / "inspector-zh-dark.png",
-                scroll=".tabs",
-                hover=".segments tr.layer-memory",
-            )
+            chinese.set_viewport_size({"width": 1240, "height": 700})
+            marked = ".segments tr.layer-memory"
+            shot(chinese, tools, ".segments", target / "inspector-zh-dark.png", scroll=".tabs", hover=marked)
             shot(wide, f"#/diff/{turns[2]}/{turns[3]}", ".verdict", target / "diff.png")
             shot(wide, "#/memories", ".fact", target / "memories.png")
             browser.close()

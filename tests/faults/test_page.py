@@ -10,14 +10,14 @@ import os
 import random
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Route
+from playwright.sync_api import Browser, Dialog, Error, Route
 
 from tests.web.browser import Seen, chromium, looking
 from tests.web.site import Answer, Site, serving
@@ -75,7 +75,7 @@ class Outside:
 
 
 @contextmanager
-def outside() -> Iterator[Outside]:
+def outside() -> Generator[Outside, None, None]:
     found = Outside("")
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -139,8 +139,13 @@ def script_of(chance: random.Random, other: str) -> list[Answer]:
 def visited(seen: Seen, found: Breaches, other: Outside, chance: random.Random) -> None:
     """The whole page with hostile text in every place that takes some."""
     page, site = seen.page, seen.site
+
+    def refuse(dialog: Dialog) -> None:
+        found.standing.append("dialog")
+        dialog.dismiss()
+
     page.context.add_init_script(WATCH)
-    page.on("dialog", lambda dialog: (found.standing.append("dialog"), dialog.dismiss()))
+    page.on("dialog", refuse)
     page.goto(site.door)
     page.wait_for_selector("#ask")
 

@@ -1,7 +1,7 @@
 """A real Chromium for tests, and a page that notices what no page of ours may do."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class Seen:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium() -> Generator[Browser, None, None]:
     """Skips the test, saying why, where there is none."""
     if not Path(CHROMIUM).exists():
         pytest.skip(f"there is no Chromium at {CHROMIUM}: apt-get install chromium, or set LAMINA_CHROMIUM")
@@ -60,7 +60,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def looking(browser: Browser, site: Site, *, enter: bool = True, **options: Any) -> Iterator[Seen]:
+def looking(browser: Browser, site: Site, *, enter: bool = True, **options: Any) -> Generator[Seen, None, None]:
     """A fresh window on the page, signed in unless it is to stay outside. Nothing is remembered from another."""
     options.setdefault("viewport", {"width": 1280, "height": 820})
     options.setdefault("locale", "en-GB")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class Site:
 @contextmanager
 def serving(
     folder: Path, script: Sequence[Answer], *, environ: Mapping[str, str] | None = None, port: int = 0
-) -> Iterator[Site]:
+) -> Generator[Site, None, None]:
     """A gateway over the store in this folder; the script is played answer by answer and then again."""
     (folder / "script.json").write_text(json.dumps(script), encoding="utf-8")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
