@@ -60,10 +60,10 @@ def main(target: Path) -> None:
             shot(phone, chat, ".numbers", target / "phone.png")
             tools = f"#/t/{turns[1]}/inspect"
             shot(wide, tools, ".segments", target / "inspector.png", hover=".segments tr.layer-identity")
-            chinese.set_viewport_size({"width": 1240, "height": 700})
+            chinese.set_viewport_size({"width": 1340, "height": 640})
             marked = ".segments tr.layer-memory"
             shot(chinese, tools, ".segments", target / "inspector-zh-dark.png", scroll=".tabs", hover=marked)
-            shot(wide, f"#/diff/{turns[2]}/{turns[3]}", ".verdict", target / "diff.png")
+            shot(wide, f"#/diff/{turns[0]}/{turns[1]}", ".verdict", target / "diff.png")
             shot(wide, "#/memories", ".fact", target / "memories.png")
             browser.close()
 

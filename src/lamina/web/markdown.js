@@ -13,6 +13,8 @@ const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$
 const DEEPEST = 8;
 const ROWS = 200;
 const COLUMNS = 60;
+const MANY = 12;
+const SLOW = 6;
 
 export function markdown(text) {
   const root = el("div", { class: "prose", dir: "auto" });
@@ -26,13 +28,25 @@ export class Growing {
     this.root = el("div", { class: "prose growing", dir: "auto" });
     this.tail = [];
     this.code = null;
+    this.list = null;
+    this.rest = 0;
   }
 
   add(piece) {
     this.text += piece.replaceAll("\r", "");
     if (this.pending) return;
     this.pending = true;
-    requestAnimationFrame(() => this.pending && this.draw());
+    requestAnimationFrame(() => this.frame());
+  }
+
+  // A draw that took long lets the next ones wait, so that the page always has most of its time for people.
+  frame() {
+    if (!this.pending) return;
+    const begin = performance.now();
+    if (begin < this.rest) return void requestAnimationFrame(() => this.frame());
+    this.draw();
+    const took = performance.now() - begin;
+    if (took > SLOW) this.rest = begin + 4 * took;
   }
 
   end() {
@@ -44,7 +58,9 @@ export class Growing {
     this.pending = false;
     const fresh = this.text.slice(this.from);
     if (this.code && !last && this.extend(fresh)) return;
+    if (this.list && !last && this.lengthen()) return;
     this.code = null;
+    this.list = null;
     const rows = lines(fresh);
     const found = blocks(rows);
     const open = found.at(-1);
@@ -62,7 +78,21 @@ export class Growing {
     });
     if (last) return;
     this.from += offset(fresh, found[first].first);
+    if (open.kind === "list" && whole && open.items.length > MANY) this.list = { node: this.tail[0], from: this.from + offset(fresh.slice(offset(fresh, open.first)), open.lines.at(-2) - open.first), kept: open.items.length - 2 };
     if (open.kind === "code" && open.open && whole) this.code = { size: this.text.length - this.from, text: this.tail[0].querySelector("code") };
+  }
+
+  // Of a long list only the last items are built again; when it ends, it is built once more as a whole.
+  lengthen() {
+    const { node, from, kept } = this.list;
+    const fresh = this.text.slice(from);
+    const found = blocks(lines(fresh));
+    if (found.length !== 1 || found[0].kind !== "list" || found[0].ordered !== (node.localName === "ol")) return false;
+    const [{ items, lines: places, loose }] = found;
+    while (node.childNodes.length > kept) node.lastChild.remove();
+    put(node, items.map((item) => listItem(item, loose)));
+    if (items.length > 2) this.list = { node, from: from + offset(fresh, places.at(-2)), kept: kept + items.length - 2 };
+    return true;
   }
 
   // Inside an open code block new text is only appended: its lines may be thousands.
@@ -160,6 +190,7 @@ function listed(rows, at, depth) {
   const base = head[1].length;
   const ordered = /\d/.test(head[2]);
   const items = [];
+  const places = [];
   let loose = false;
   let end = at;
   while (end < rows.length) {
@@ -167,6 +198,7 @@ function listed(rows, at, depth) {
     if (!item || item[1].length < base || item[1].length > base + 1 || /\d/.test(item[2]) !== ordered || RULE.test(rows[end])) break;
     const [inner, next] = belonging(rows, end, item);
     items.push(inner);
+    places.push(end);
     end = next;
     let blank = end;
     while (blank < rows.length && !rows[blank].trim()) blank += 1;
@@ -174,7 +206,7 @@ function listed(rows, at, depth) {
     if (follows && follows[1].length >= base && follows[1].length <= base + 1 && /\d/.test(follows[2]) === ordered) [loose, end] = [true, blank];
   }
   const made = items.map((inner) => blocks(inner, depth + 1));
-  return [{ kind: "list", ordered, start: ordered ? parseInt(head[2], 10) : 1, items: made, loose }, end];
+  return [{ kind: "list", ordered, start: ordered ? parseInt(head[2], 10) : 1, items: made, lines: places, loose }, end];
 }
 
 // The lines of one item: its own, those indented below it, and those that only go on with its paragraph.
