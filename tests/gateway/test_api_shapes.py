@@ -183,6 +183,7 @@ def test_parameters_become_numbers_and_switches() -> None:
         (b"limit=0", "limit is 0, wanted at least 1"),
         (b"newest=yes", "newest is 'yes', wanted true or false"),
         (b"q=abcdef", "q has 6, wanted at most 5 characters"),
+        (b"q=a%00", "the parameter q holds U+0000"),
         (b"limt=5", "no parameter is named 'limt'"),
         (b"limit=5&limit=6", "the parameter limit is given twice"),
         (b"q=%FF", "the query string cannot be read"),

@@ -82,7 +82,7 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
             if not token and not await app.store.keys.any():
                 place = f"{address}:{options.port}"
                 raise SettingsError(say["serve.no_keys"].format(place=place), hint=say["serve.no_keys.next"])
-            async with serving(Gateway(app, options, token=token), sock):
+            async with serving(Gateway(app, options, token=token, traces=_traces(app)), sock):
                 _hello(say, app, _url(options.address, sock), token, wanted.opens)
                 await stop.wait()
     finally:
@@ -100,6 +100,17 @@ async def _opened(say: Say, settings: Settings) -> AsyncGenerator[App, None]:
             if status is not None:
                 status.stop()
             yield app
+
+
+def _traces(app: App) -> Any:
+    if not app.settings.otel:
+        return None
+    try:
+        from lamina.gateway.otel import telemetry
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"OpenTelemetry needs the package {error.name}", hint="pip install 'lamina[otel]'"
+                            ) from None  # fmt: skip
+    return telemetry(app.settings.environ, app.provider.name, app.provider.model)
 
 
 def _status(words: str) -> Any:

@@ -165,6 +165,11 @@ class Engine:
                     hint="send the results of the last answer's calls, once",
                 )
 
+    @property
+    def busy(self) -> int:
+        """Turns that run in this process."""
+        return len(self._tasks)
+
     def running(self, turn_id: str) -> Running | None:
         """A turn that runs in this process."""
         found = self._tasks.get(turn_id)

@@ -32,20 +32,19 @@ from lamina.gateway.values import (
 from lamina.records import TurnRecord
 from lamina.types import Receipt
 
-MOST_TEXT = 1_000_000
 MOST_PARTS, MOST_VALUES = 50, 100
 IMAGE = record("ImageUrl", {"url": TEXT, "detail": {"enum": ["auto", "low", "high"]}}, may=("detail",))
 PART: Schema = {
     "title": "Part",
     "anyOf": [
-        record("TextPart", {"type": {"const": "text"}, "text": {"type": "string", "maxLength": MOST_TEXT}}),
+        record("TextPart", {"type": {"const": "text"}, "text": TEXT}),
         record("ImagePart", {"type": {"const": "image_url"}, "image_url": IMAGE}),
     ],
 }
 CONTENT: Schema = {
     "title": "Content",
     "anyOf": [
-        {"type": "string", "minLength": 1, "maxLength": MOST_TEXT},
+        {"type": "string", "minLength": 1},
         {"type": "array", "items": PART, "minItems": 1, "maxItems": MOST_PARTS},
     ],
 }

@@ -34,6 +34,14 @@ Send = Callable[[Any], Awaitable[None]]
 NO_DOOR = "-"
 
 
+class Traces(Protocol):
+    """Who else hears of turns; `otel` has one."""
+
+    def turn(self, turn: TurnRecord, parent: str = "") -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Running(Protocol):
     """A turn that runs, as the engine gives it."""
 
@@ -71,17 +79,18 @@ class Gateway:
 
     def __init__(
         self, app: App, options: Options | None = None, *, token: str = "", routes: Sequence[Route] | None = None,
-        clock: Callable[[], float] = time.time,
+        traces: Traces | None = None, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.app = app
         self.options = options = options or Options()
         self.metrics = Metrics()
+        self._traces = traces
         self.log = RequestLog(options.log)
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
         every = [*own_routes(self), *(ROUTES if routes is None else routes)]
         self.routes = Routes([*every, openapi.route_of(every)])
-        self._guard = Guard(options)
+        self.guard = Guard(options)
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._flusher: asyncio.Task[None] | None = None
@@ -100,22 +109,26 @@ class Gateway:
         if self._watched:
             await asyncio.wait(self._watched.values(), timeout=5)
         await self.limits.flush(everything=True)
+        if self._traces:
+            await asyncio.to_thread(self._traces.close)
         self.log.close()
 
     def spent(self, principal: Principal, prompt: int, completion: int) -> None:
         self.limits.spent(principal, prompt, completion)
 
-    def watch(self, principal: Principal, running: Running) -> None:
+    def watch(self, principal: Principal, parent: str, running: Running) -> None:
         """Count the turn when it ends; one that is over already was counted by whoever began it."""
         turn_id = running.turn.turn_id
         if not running.over and turn_id not in self._watched:
-            task = self._watched[turn_id] = asyncio.create_task(self._count(principal, running))
+            task = self._watched[turn_id] = asyncio.create_task(self._count(principal, parent, running))
             task.add_done_callback(lambda _: self._watched.pop(turn_id, None))
 
-    async def _count(self, principal: Principal, running: Running) -> None:
+    async def _count(self, principal: Principal, parent: str, running: Running) -> None:
         turn = await running.wait()
         self.spent(principal, int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0)))
         self.metrics.turn(turn)
+        if self._traces:
+            self._traces.turn(turn, parent)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -146,7 +159,7 @@ class Gateway:
                 reply = self._failure(exchange, error)
             turn = reply.headers.get("X-Lamina-Turn", "") if reply.headers else ""
             if exchange.cors:
-                reply.headers = {**reply.headers, **self._guard.cors(exchange.cors)}
+                reply.headers = {**reply.headers, **self.guard.cors(exchange.cors)}
             await self._send(exchange, reply)
         finally:
             seconds = time.perf_counter() - exchange.started
@@ -167,11 +180,11 @@ class Gateway:
         headers = _headers(scope["headers"])
         server, client = scope.get("server"), scope.get("client")
         host, address = headers.get("host", ""), client[0] if client else ""
-        self._guard.check_host(host, server[0] if server else "")
+        self.guard.check_host(host, server[0] if server else "")
         if "origin" in headers:
-            exchange.cors = self._guard.check_origin(headers["origin"], host)
+            exchange.cors = self.guard.check_origin(headers["origin"], host)
             if method == "OPTIONS" and exchange.cors:
-                return Reply(None, 204, self._guard.preflight(exchange.cors), media="")
+                return Reply(None, 204, self.guard.preflight(exchange.cors), media="")
         if path == "/" and method == "GET" and b"token=" in scope["query_string"]:
             return await self._by_token(scope["query_string"], address)
         door, params = self.routes.find(method, path)
@@ -187,7 +200,7 @@ class Gateway:
         body = await self._body(door, headers, exchange.receive) if door.route.method != "GET" else None
         request = Request(
             exchange.id, method, path, params, query, headers, body, principal, exchange.gone,
-            partial(self.spent, principal), partial(self.watch, principal), address,
+            partial(self.spent, principal), partial(self.watch, principal, headers.get("traceparent", "")), address,
         )  # fmt: skip
         return await door.route.handler(self.app, request)
 
@@ -197,12 +210,12 @@ class Gateway:
             if exchange.cors:  # such a page brings a key of its own
                 shown = None
             else:
-                self._guard.check_page(exchange.scope["method"], headers)
+                self.guard.check_page(exchange.scope["method"], headers)
         known = self.principals.believed(shown) if shown else None
         return known or await self.principals.principal(shown, address)
 
     async def _body(self, door: Door, headers: Mapping[str, str], receive: Receive) -> Any:
-        raw = await self._guard.body(headers, receive)
+        raw = await self.guard.body(headers, receive)
         if not raw and door.route.body is None:
             return None
         value = read_json(raw, headers.get("content-type", ""))

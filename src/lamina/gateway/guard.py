@@ -80,11 +80,11 @@ class Guard:
             message = await receive()
             if message["type"] != "http.request":
                 raise HttpError(400, "the body ends before its end")
-            pieces.append(message["body"])
+            pieces.append(message.get("body", b""))
             size += len(pieces[-1])
             if size > limit:
                 raise self._too_long()
-            more = message["more_body"]
+            more = message.get("more_body", False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _too_long(self) -> HttpError:

@@ -10,12 +10,11 @@ from typing import Any
 from lamina.app.app import App
 from lamina.gateway.api_about import own_version
 from lamina.gateway.http import ErrorForm, Reply, Request, Route, Schema
-from lamina.gateway.sse import MEDIA
+from lamina.gateway.sse import MEDIA, NAMES
 from lamina.gateway.values import FREE, ID_LENGTH, TEXT, record
 
 PATH = "/api/openapi.json"
 ERROR = record("Error", {"error": record("ErrorBody", {"message": TEXT, "hint": TEXT, "type": TEXT})})
-NOTHING: Schema = {"type": "null"}
 OPENAI_ERROR = record(
     "OpenAIError",
     {
@@ -34,6 +33,16 @@ ANTHROPIC_ERROR = record(
     "AnthropicError",
     {"type": {"const": "error"}, "error": record("AnthropicErrorBody", {"type": TEXT, "message": TEXT})},
 )
+EVENT: Schema = {
+    "title": "TurnEvent",
+    "type": "object",
+    "properties": {
+        "id": {**TEXT, "description": "where to go on after it: give it back as Last-Event-ID"},
+        "event": {"enum": list(NAMES.values())},
+        "data": {**TEXT, "description": "the event's fields as JSON; of a text its `text`, of the end its `state`"},
+    },
+    "required": ["id", "event", "data"],
+}
 ERRORS: Mapping[ErrorForm, Schema] = {"lamina": ERROR, "openai": OPENAI_ERROR, "anthropic": ANTHROPIC_ERROR}
 SAYS = {
     400: "something in the request is not as it should be; the message says what and where",
@@ -149,7 +158,7 @@ def _parameters(route: Route, components: Components) -> list[dict[str, Any]]:
 def statuses(route: Route) -> list[int]:
     """The errors that a route may answer with."""
     found = {400, 429, 503}
-    found |= {401, 403} if route.scope else set()
+    found |= {401, 403} if route.scope else {401} if route.method == "POST" else set()
     found |= {404} if PARAMETER.search(route.path) else set()
     found |= {413, 415} if route.method in ("POST", "PUT", "PATCH") else set()
     found |= {409} if route.scope in ("chat", "write") or "turn_id" in route.path else set()
@@ -167,7 +176,8 @@ def _responses(route: Route, components: Components) -> dict[str, Any]:
     made = {str(route.status): answer}
     if route.streams:
         events = made.setdefault("200", {"description": "the events of the turn, as they come"})
-        events.setdefault("content", {})[MEDIA] = {"schema": {"type": "string"}}
+        schema = components.put(EVENT) if route.form == "lamina" else {}
+        events.setdefault("content", {})[MEDIA] = {"schema": schema}
     if route.streams and route.method == "GET":
         made["204"] = {"description": "there is nothing behind this position, and there never will be"}
     error = {"content": {"application/json": {"schema": components.put(ERRORS[route.form])}}}

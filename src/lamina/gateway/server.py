@@ -97,7 +97,8 @@ class Deadlines(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._whole = True, False
         self._head = 0
-        self.late = time.monotonic() + self.options.receive_seconds
+        if self.cycle_before():  # the first request has its time since the connection was made
+            self.late = time.monotonic() + self.options.receive_seconds
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -119,7 +120,7 @@ class Deadlines(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._whole:  # else the rest of the body is thrown away until it is late
+        if self._whole and self.cycle.response_complete:  # else a body is still to be thrown away, or the next waits
             self.late = time.monotonic() + self.options.idle_seconds
 
     def pause_writing(self) -> None:
@@ -148,8 +149,12 @@ class Deadlines(HttpToolsProtocol):
                 self.late = now + self.options.receive_seconds
 
     def _idle(self) -> bool:
-        cycle: Any = self.cycle
+        cycle = self.cycle_before()
         return cycle is None or cycle.response_complete
+
+    def cycle_before(self) -> Any:
+        """The newest request of this connection; None before the first."""
+        return self.cycle
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's way to refuse what never reaches the application; ours says which of the reasons it is."""

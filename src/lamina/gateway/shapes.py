@@ -96,6 +96,8 @@ def compiled_query(schemas: Mapping[str, Schema]) -> Callable[[bytes], dict[str,
                 raise HttpError(400, f"no parameter is named {shown(name, SHOWN)}", hint=hint)
             if name in found:
                 raise HttpError(400, f"the parameter {name} is given twice", hint="give it once")
+            if "\0" in text:
+                raise HttpError(400, f"the parameter {name} holds U+0000", hint="remove it")
             found[name] = _read(text, kinds[name])
             if fault := checks[name](found[name]):
                 refuse(fault.under(name))

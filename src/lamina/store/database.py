@@ -55,6 +55,11 @@ class Database(Protocol):
 
     async def read(self, owner: str, make: Make[T]) -> T: ...
 
+    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
+        """A read of tables that change seldom, under a name of its own; where no other process can have changed them,
+        it is remembered. Nobody changes what it gives."""
+        ...
+
     async def system(self, make: Make[T]) -> T:
         """For the few statements that look at all owners: taking jobs, finding open turns, listing owners."""
         ...

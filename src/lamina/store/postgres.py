@@ -87,6 +87,9 @@ class PostgresDatabase:
     async def read(self, owner: str, make: Make[T]) -> T:
         return await self._run(checked_owner(owner), make, worker=False, readonly=True)
 
+    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
+        return await self.read(owner, make)  # other processes write too
+
     async def system(self, make: Make[T]) -> T:
         return await self._run("", make, worker=True, readonly=False)
 

@@ -25,6 +25,10 @@ T = TypeVar("T")
 
 MAX_GROUP = 256
 """Transactions that share one sync at most."""
+MAX_KEPT = 10_000
+SELDOM = ("prompt_template", "user_profile")
+"""Tables that change seldom and are read on every turn: what was read of them is kept until one of them changes. Nobody
+else writes to the file."""
 READERS = 3
 IDLE = 0.5
 """Seconds without work after which the writer checkpoints."""
@@ -37,12 +41,14 @@ def _mark(owner: str) -> str:
 
 
 def _words(owner: str, found: Sequence[str]) -> str:
-    return " ".join(_mark(owner) + word for word in found)
+    mark = _mark(owner)
+    return " ".join([mark + word for word in found])
 
 
 def _match(owner: str, wanted: Sequence[str]) -> str:
     """All words; the last one may go on, as somebody types it."""
-    return " AND ".join(f'"{_mark(owner)}{word}"' for word in wanted) + " *"
+    mark = _mark(owner)
+    return " AND ".join(f'"{mark}{word}"' for word in wanted) + " *"
 
 
 ERASES = sqlite3.sqlite_version_info >= (3, 42)
@@ -94,11 +100,14 @@ def _announce(done: list[Work]) -> None:
             loop.call_soon_threadsafe(_resolve, [work for work in done if work.loop is loop])
 
 
-def _drive(connection: sqlite3.Connection, make: Make[T]) -> T:
+def _drive(connection: sqlite3.Connection, make: Make[T], changed: set[str] | None = None) -> T:
+    """Run a transaction's statements; those that may change a table of `SELDOM` are noted in `changed`."""
     steps = make()
     try:
         sql, values = next(steps)
         while True:
+            if changed is not None and not sql.startswith("SELECT") and any(name in sql for name in SELDOM):
+                changed.add(sql)
             sql, values = steps.send(connection.execute(sql, values).fetchall())
     except StopIteration as end:
         return cast("T", end.value)
@@ -121,6 +130,9 @@ class SqliteDatabase:
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._changes = 0
+        """Of the tables that change seldom."""
+        self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
         self._closed = self._ended = False
 
     async def start(self, clock: Clock, upto: int | None = None) -> int:
@@ -150,6 +162,17 @@ class SqliteDatabase:
     async def read(self, owner: str, make: Make[T]) -> T:
         checked_owner(owner)
         return await self._put(self._reads, make)
+
+    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
+        changes = self._changes  # before the read: what is committed meanwhile makes it old
+        known = self._kept.get((owner, name))
+        if known is not None and known[0] == changes:
+            return known[1]
+        found = await self.read(owner, make)
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[owner, name] = (changes, found)
+        return found
 
     async def system(self, make: Make[T]) -> T:
         return await self._put(self._writes, make)
@@ -299,11 +322,12 @@ class SqliteDatabase:
             for work in group:
                 work.error = self._explain(error)
             return True
+        changed: set[str] = set()
         try:
             for work in group:
                 connection.execute("SAVEPOINT one")
                 try:
-                    work.result = _drive(connection, work.make)
+                    work.result = _drive(connection, work.make, changed)
                     connection.execute("RELEASE one")
                 except (sqlite3.Error, *FAILURES) as error:
                     work.error = self._explain(error) if isinstance(error, sqlite3.Error) else error
@@ -312,6 +336,7 @@ class SqliteDatabase:
                     connection.execute("ROLLBACK TO one")
                     connection.execute("RELEASE one")
             connection.execute("COMMIT")
+            self._changes += bool(changed)
         except sqlite3.Error as error:
             failure = self._explain(error)
             if connection.in_transaction:

@@ -126,7 +126,7 @@ class Profile:
 
     async def get(self, owner: str) -> Mapping[str, Any]:
         """All named values, by name."""
-        return await self._db.read(owner, lambda: _profile(owner))
+        return await self._db.seldom(owner, "profile", lambda: _profile(owner))
 
     async def set(self, owner: str, values: Mapping[str, Any]) -> None:
         now = self._clock()

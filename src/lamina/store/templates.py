@@ -108,7 +108,8 @@ class Templates:
         enabled: bool | None = None,
     ) -> Sequence[Template]:  # fmt: skip
         """By priority, the highest first, then by `sort`. With `app`, those that support it, in any case of letters."""
-        found = await self._db.read(owner, lambda: _list(owner, scenario, is_skill, enabled))
+        asked = f"templates {scenario} {is_skill} {enabled}"
+        found = await self._db.seldom(owner, asked, lambda: _list(owner, scenario, is_skill, enabled))
         if app is None:
             return found
         host = app.casefold()

@@ -51,15 +51,14 @@ def get_turn(owner: str, turn_id: str) -> Steps[TurnRecord]:
 
 def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
     """The session's next numbers; returns the first. The row stays locked until the transaction ends."""
+    activity = yield from count_on(owner, "activity")
     rows = yield (
-        "UPDATE chat_session SET last_seq = last_seq + ?, updated = ? WHERE owner = ? AND session_id = ? "
+        "UPDATE chat_session SET last_seq = last_seq + ?, updated = ?, activity = ? WHERE owner = ? AND session_id = ? "
         "RETURNING last_seq",
-        (count, now, owner, session_id),
+        (count, now, activity, owner, session_id),
     )
     if not rows:
         raise missing("session", session_id)
-    activity = yield from count_on(owner, "activity")
-    yield "UPDATE chat_session SET activity = ? WHERE owner = ? AND session_id = ?", (activity, owner, session_id)
     return int(rows[0][0]) - count + 1
 
 
@@ -212,6 +211,8 @@ def _record(
 
 def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[None]:
     """`injection` takes the place of what was there; what `runtime` names changes, and the rest of it stays."""
+    if not changes:
+        return
     plain = {name: dump(value) for name, value in changes.items() if name != "runtime"}
     values = {"updated": now, **plain}
     rows = yield (

@@ -1,0 +1,237 @@
+"""Anthropic's form: `POST /v1/messages`, for its official client."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from lamina.app.app import App
+from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
+from lamina.gateway.replies import error_body
+from lamina.gateway.sse import HEADERS, MEDIA, event_bytes
+from lamina.gateway.v1 import Answer, Asked, begun, check_model, gives_up, headers_of, session_in, streamed, whole
+from lamina.types import Began, Ended, Message, ToolCallEvent, TurnEvent, Usage
+
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+BLOCKS: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+MESSAGE: Schema = {
+    "type": "object",
+    "properties": {"role": {"enum": ["user", "assistant"]}, "content": BLOCKS},
+    "required": ["role", "content"],
+}
+BODY: Schema = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "description": "as GET /v1/models names it, or `lamina`"},
+        "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10_000_000},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": 100_000},
+        "system": BLOCKS,
+        "stream": {"type": ["boolean", "null"]},
+        "temperature": {"type": ["number", "null"]}, "top_p": {"type": ["number", "null"]},
+        "stop_sequences": {"type": ["array", "null"], "items": {"type": "string"}},
+        "tools": {"type": ["array", "null"], "items": {"type": "object"}, "maxItems": 256},
+        "tool_choice": {"type": ["object", "null"]},
+        "metadata": {"type": ["object", "null"], "description": "`session_id` names a stored session"},
+    },
+    "required": ["messages", "max_tokens"],
+}  # fmt: skip
+EXAMPLE = {"model": "lamina", "max_tokens": 256, "messages": [{"role": "user", "content": "Hello / 你好"}]}
+
+
+async def messages(app: App, request: Request) -> Reply:
+    asked = asked_of(request.body)
+    model, given_up = check_model(app, request.body.get("model", "lamina")), gives_up(request, asked)
+    running = await begun(app, request, asked)
+    answer = Answer(frozenset(str(tool["function"]["name"]) for tool in asked.tools))
+    name, headers = f"msg_{running.turn.turn_id}", headers_of(running)
+    if asked.stream:
+        write = EventWriter(name, model, answer).write
+        ping = event_bytes("ping", {"type": "ping"})
+        return Reply(streamed(running, given_up, write, ping), 200, {**HEADERS, **headers}, MEDIA)
+    await whole(request, running, given_up, answer)
+    return Reply(message_of(name, model, answer), 200, headers)
+
+
+def asked_of(body: Mapping[str, Any]) -> Asked:
+    found: list[Message] = []
+    for number, one in enumerate(body["messages"]):
+        found += _messages(one["role"], one["content"], f"messages[{number}]")
+    system = body.get("system") or ""
+    if isinstance(system, list):
+        system = "\n\n".join(_text(block, "system") for block in cast("list[Any]", system))
+    tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.get("tools") or ()))
+    return Asked(
+        found, system, tools, _options(body), body["max_tokens"], session_in(body), bool(body.get("stream")),
+    )  # fmt: skip
+
+
+def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    options: dict[str, Any] = {name: body[name] for name in ("temperature", "top_p") if body.get(name) is not None}
+    if body.get("stop_sequences"):
+        options["stop"] = body["stop_sequences"]
+    choice: Mapping[str, Any] = body.get("tool_choice") or {}
+    if choice.get("type") == "tool":
+        options["tool_choice"] = {"type": "function", "function": {"name": choice.get("name", "")}}
+    elif choice.get("type") in CHOICES:
+        options["tool_choice"] = CHOICES[choice["type"]]
+    if choice.get("disable_parallel_tool_use"):
+        options["parallel_tool_calls"] = False
+    return options
+
+
+def _text(block: Mapping[str, Any], where: str) -> str:
+    if block.get("type") != "text" or not isinstance(block.get("text"), str):
+        raise HttpError(400, f"{where} has a block that is no text", hint='{"type": "text", "text": …}')
+    return block["text"]
+
+
+def _messages(role: str, content: Any, where: str) -> list[Message]:
+    """One message of theirs is one of ours, or several where it holds results of calls."""
+    if isinstance(content, str):
+        return [{"role": "user" if role == "user" else "assistant", "content": content}]
+    return _of_user(content, where) if role == "user" else [_of_assistant(content, where)]
+
+
+def _of_user(blocks: list[Any], where: str) -> list[Message]:
+    found: list[Message] = []
+    parts: list[Any] = []
+    for number, block in enumerate(blocks):
+        place = f"{where}.content[{number}]"
+        if block.get("type") == "tool_result":
+            if parts:
+                raise HttpError(400, f"{place} stands behind the user's words", hint="results of calls come first")
+            found.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": _result(block)})
+        elif block.get("type") == "image":
+            parts.append({"type": "image_url", "image_url": {"url": _picture(block.get("source"), place)}})
+        else:
+            parts.append({"type": "text", "text": _text(block, place)})
+    if parts:
+        plain = len(parts) == 1 and parts[0]["type"] == "text"
+        found.append({"role": "user", "content": parts[0]["text"] if plain else parts})
+    return found
+
+
+def _result(block: Mapping[str, Any]) -> str:
+    content = block.get("content") or ""
+    if isinstance(content, list):
+        content = "\n".join(_text(one, "a tool_result") for one in cast("list[Any]", content))
+    return f"Error: {content}" if block.get("is_error") else str(content)
+
+
+def _picture(source: Any, where: str) -> str:
+    if isinstance(source, dict):
+        given = cast("dict[str, Any]", source)
+        if given.get("type") == "url" and isinstance(given.get("url"), str):
+            return given["url"]
+        if given.get("type") == "base64" and isinstance(given.get("data"), str):
+            return f"data:{given.get('media_type', 'image/png')};base64,{given['data']}"
+    raise HttpError(400, f"{where}.source is no picture", hint='{"type": "base64", "media_type": …, "data": …}')
+
+
+def _of_assistant(blocks: list[Any], where: str) -> Message:
+    texts: list[str] = []
+    calls: list[Any] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+            function = {"name": str(block.get("name", "")), "arguments": arguments}
+            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
+        elif block.get("type") not in ("thinking", "redacted_thinking"):
+            texts.append(_text(block, where))
+    made: Message = {"role": "assistant", "content": "".join(texts)}
+    if calls:
+        made = {"role": "assistant", "content": "".join(texts) or None, "tool_calls": calls}
+    return made
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    if tool.get("type", "custom") != "custom" or not isinstance(tool.get("name"), str):
+        raise HttpError(400, f"{where} is no tool of the client's own", hint='{"name": …, "input_schema": …}')
+    schema: Any = tool.get("input_schema") or {"type": "object", "properties": {}}
+    function = {"name": tool["name"], "description": str(tool.get("description") or ""), "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def _input(call: ToolCallEvent) -> Any:
+    try:
+        return json.loads(call.arguments)
+    except ValueError:  # the engine passes on only objects; this is for scripts
+        return {}
+
+
+def stop_of(answer: Answer) -> str:
+    return "tool_use" if answer.calls else STOPS.get(answer.ended.reason, "end_turn")
+
+
+def usage_of(usage: Usage) -> Mapping[str, int]:
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_read_input_tokens": usage.cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion,
+    }
+
+
+def message_of(name: str, model: str, answer: Answer) -> Mapping[str, Any]:
+    blocks: list[Any] = [{"type": "text", "text": answer.text}] if answer.text or not answer.calls else []
+    blocks += [{"type": "tool_use", "id": c.id, "name": c.name, "input": _input(c)} for c in answer.calls]
+    return {
+        "id": name, "type": "message", "role": "assistant", "model": model, "content": blocks,
+        "stop_reason": stop_of(answer), "stop_sequence": None, "usage": usage_of(answer.usage),
+    }  # fmt: skip
+
+
+class EventWriter:
+    """The events of a turn as those of a message."""
+
+    def __init__(self, name: str, model: str, answer: Answer) -> None:
+        self._name, self._model, self._answer = name, model, answer
+        self._open, self._blocks = False, 0
+
+    def write(self, event: TurnEvent) -> bytes:
+        new = self._answer.take(event)
+        if new:
+            opening = b"" if self._open else self._start({"type": "text", "text": ""})
+            self._open = True
+            return opening + self._delta({"type": "text_delta", "text": new})
+        if isinstance(event, Began):
+            begin: Mapping[str, Any] = {
+                **message_of(self._name, self._model, self._answer),
+                "content": [],
+                "stop_reason": None,
+            }
+            return event_bytes("message_start", {"type": "message_start", "message": begin})
+        return self._end() if isinstance(event, Ended) else b""
+
+    def _start(self, block: Mapping[str, Any]) -> bytes:
+        data = {"type": "content_block_start", "index": self._blocks, "content_block": block}
+        return event_bytes("content_block_start", data)
+
+    def _delta(self, delta: Mapping[str, Any]) -> bytes:
+        data = {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+        return event_bytes("content_block_delta", data)
+
+    def _stop(self) -> bytes:
+        data = {"type": "content_block_stop", "index": self._blocks}
+        self._open, self._blocks = False, self._blocks + 1
+        return event_bytes("content_block_stop", data)
+
+    def _end(self) -> bytes:
+        answer = self._answer
+        if answer.failed:
+            return event_bytes("error", error_body(answer.failure(), "anthropic"))
+        pieces = [self._stop()] if self._open else []
+        for call in answer.calls:
+            pieces.append(self._start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}))
+            pieces += [self._delta({"type": "input_json_delta", "partial_json": call.arguments}), self._stop()]
+        delta = {"stop_reason": stop_of(answer), "stop_sequence": None}
+        change = {"type": "message_delta", "delta": delta, "usage": usage_of(answer.usage)}
+        pieces += [event_bytes("message_delta", change), event_bytes("message_stop", {"type": "message_stop"})]
+        return b"".join(pieces)
+
+
+ROUTES = (
+    Route("POST", "/v1/messages", messages, "An answer in Anthropic's form, whole or streamed", "chat", body=BODY,
+          example=EXAMPLE, form="anthropic", tags=("v1",),
+          answer={"type": "object", "properties": {"id": {"type": "string"}, "content": {"type": "array"}}}),
+)  # fmt: skip
