@@ -85,7 +85,7 @@ class Failing:
 
     def __init__(self, db: Database, ack: Ack, site: str, at: int, when: str) -> None:
         self._db, self._ack, self._site, self._at, self._when = db, ack, site, at, when
-        self.dialect = db.dialect
+        self.dialect, self.commits = db.dialect, 0
         self.passed: list[str] = []
 
     async def write(self, owner: str, make: Make[T]) -> T:

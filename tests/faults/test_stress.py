@@ -164,7 +164,7 @@ class Meeting:
 
     def __init__(self, db: Database, at: int, when: str, tell: Callable[[], None]) -> None:
         self._db, self._at, self._when, self._tell = db, at, when, tell
-        self.dialect = db.dialect
+        self.dialect, self.commits = db.dialect, 0
         self.count = 0
 
     async def write(self, owner: str, make: Make[T]) -> T:

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from lamina.app.skills import SHARED
-from lamina.gateway.http import Route
+from lamina.gateway.http import SCOPES, Route
 from lamina.gateway.openapi import PARAMETER
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.shapes import compiled
@@ -296,3 +296,30 @@ async def test_a_turn_without_a_request_says_so(tmp_path: Path) -> None:
         cancelled = (await api("POST", f"/api/turns/{turn}/cancel")).json
         assert cancelled["state"] == "interrupted"
         assert (await api("POST", f"/api/turns/{turn}/cancel")).json == cancelled
+
+
+async def test_every_route_needs_exactly_the_scope_that_it_names(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "store.db")) as api:
+        ids = await world(api)
+        only = {scope: (await api.app.store.keys.add("ann", scope, scopes=[scope]))[1] for scope in SCOPES}
+        for route in api.routes:
+            if route.scope is None or not route.path.startswith("/api") or route.method == "DELETE":
+                continue
+            path = PARAMETER.sub(lambda found: ids[found[1]], route.path)
+            refused = {
+                scope: (await api(route.method, path, route.example, headers={"Authorization": f"Bearer {key}"})).status
+                == 403
+                for scope, key in only.items()
+            }
+            assert refused == {scope: scope != route.scope for scope in SCOPES}, name_of(route)
+
+
+async def test_what_is_said_counts_against_the_budget_of_its_key(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "store.db"), [[{"text": "Well."}, {"usage": [70, 0, 30]}]]) as api:
+        key = (await api.app.store.keys.add("ann", "small", scopes=SCOPES, tokens=100))[1]
+        small = {"Authorization": f"Bearer {key}"}
+        session = (await api("POST", "/api/sessions", {}, headers=small)).json["session_id"]
+        await say(api, session, headers=small)
+        got = await api("POST", f"/api/sessions/{session}/messages", {"content": "more"}, headers=small)
+        assert got.status == 429
+        assert (await api("GET", f"/api/sessions/{session}/messages", headers=small)).status == 200

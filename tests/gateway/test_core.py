@@ -12,7 +12,7 @@ from lamina.errors import NotFoundError, StoreError
 from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.options import Options, is_loopback, listen_place
 from lamina.gateway.replies import POLICY
-from tests.gateway.raw import request, say
+from tests.gateway.raw import reply, request, say
 from tests.gateway.serving import TOKEN, Site, running
 
 OBJECT = {"type": "object"}
@@ -179,6 +179,52 @@ async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: P
         pieces = (b"1000\r\n" + b" " * 4096 + b"\r\n") * 3
         assert (await say(site.port, chunked + pieces))[0] == 413
         assert (await site.post("/api/hello", {"a": "x" * 9_000})).status == 200
+
+
+async def test_many_long_bodies_at_once_are_bounded_and_strangers_send_little(tmp_path: Path) -> None:
+    options = Options(log="off", bodies_limit=300_000, open_body_limit=1_000)
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Content-Length": "250000"}
+        held = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(request("POST", "/api/hello", given, port=site.port) + b"[" + b" " * 200_000)
+            held.append((reader, writer))
+        statuses = [asyncio.create_task(reply(reader)) for reader, _ in held]
+        done, waiting = await asyncio.wait(statuses, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result()[0] for task in done] == [503]
+        for task, (_, writer) in zip(statuses, held, strict=True):
+            if task in waiting:
+                writer.write(b" " * 49_998 + b"]")
+                assert (await task)[0] in (200, 400)
+            writer.close()
+        assert (await site.post("/api/login", {"key": "x" * 2_000}, key="")).status == 413
+
+
+async def test_a_link_elsewhere_puts_nobody_in_the_place_of_whoever_is_in(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        cookie, eve = await cookie_of(site), await site.key("eve")
+        linked = {"Sec-Fetch-Site": "cross-site"}
+        stays = await site.get(f"/?token={eve}", key="", headers={**cookie, **linked})
+        assert (stays.status, stays.cookies) == (303, {})
+        typed = await site.get(f"/?token={eve}", key="", headers={**cookie, "Sec-Fetch-Site": "none"})
+        assert typed.cookies
+        first = await site.get(f"/?token={eve}", key="", headers=linked)
+        assert first.cookies
+
+
+async def test_a_gateway_that_ends_begins_nothing_new_and_lets_streams_end(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        site.gateway.ending = True
+        refused = await site.get("/api/hello")
+        assert (refused.status, refused.json["error"]["type"]) == (503, "ending")
+
+
+async def test_HEAD_of_a_stream_is_its_headers_alone(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        LEFT.clear()
+        headed = await site.ask("HEAD", "/api/endless")
+        assert (headed.status, headed.raw, headed.headers["Content-Type"]) == (200, b"", "text/event-stream")
 
 
 async def test_headers_over_the_limit_are_refused(tmp_path: Path) -> None:

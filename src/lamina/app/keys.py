@@ -7,6 +7,7 @@ store, and it only counts where the gateway listens on this machine alone.
 import os
 import stat
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 
 from lamina.errors import SettingsError
@@ -15,7 +16,7 @@ from lamina.store.keys import MARK, key_proof, key_text, proof_hash
 
 LOOPBACK = "loopback"
 """The id of the token: no key of the store has it, those are hexadecimal."""
-__all__ = ["LOOPBACK", "key_id_in", "key_proof", "loopback_token", "proof_hash"]
+__all__ = ["LOOPBACK", "key_id_in", "key_proof", "loopback_token", "opening_file", "proof_hash"]
 
 
 def key_id_in(text: str) -> str:
@@ -48,6 +49,21 @@ def loopback_token(settings: Settings) -> str:
         raise SettingsError(
             f"the token file {path} cannot be used: {error.strerror}", hint="check the folder"
         ) from None
+
+
+def opening_file(settings: Settings, url: str) -> Path:
+    """A page that leads to this address: the token must not stand in the arguments of a browser, which all can see."""
+    path = token_file(settings).with_suffix(".html")
+    try:
+        path.unlink(missing_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(url)}">'
+            )
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}", hint="check the folder") from None
+    return path
 
 
 def _kept(path: Path) -> str:

@@ -1,10 +1,12 @@
 """`lamina serve`: the gateway in the foreground. What is printed is for people; requests are lines of JSON below it."""
 
 import asyncio
+import json
 import logging
 import signal
 import socket
 import sys
+import time
 import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -14,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
-from lamina.app.keys import loopback_token
+from lamina.app.keys import loopback_token, opening_file
 from lamina.cli.common import Say, chosen, flag, option, run
 from lamina.cli.texts import visible
 from lamina.errors import InputError, SettingsError, shown
@@ -97,6 +99,9 @@ async def _opened(say: Say, settings: Settings) -> AsyncGenerator[App, None]:
             if status is not None:
                 status.update(say["serve.model"])
             _ = app.engine
+            start: Any = getattr(app.provider, "start", None)
+            if start is not None:  # the embedded model is read now, not while somebody waits
+                await start()
             if status is not None:
                 status.stop()
             yield app
@@ -139,7 +144,17 @@ def _hello(say: Say, app: App, url: str, token: str, opens: bool) -> None:
     ]
     print("\n".join(lines), flush=True)
     if opens:
-        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, page)
+        address = opening_file(app.settings, page).as_uri() if token else page
+        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
+
+
+class _Lines(logging.Formatter):
+    """A line of JSON like those of requests."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {"time": f"{stamp}.{int(record.msecs):03}Z", "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps(line | {"message": record.getMessage()})
 
 
 def _log_to_stderr(level: str) -> None:
@@ -148,7 +163,9 @@ def _log_to_stderr(level: str) -> None:
     if level == "off":
         logger.addHandler(logging.NullHandler())
         return
-    logger.addHandler(logging.StreamHandler())
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
 
 

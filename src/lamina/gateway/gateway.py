@@ -186,7 +186,7 @@ class Gateway:
             if method == "OPTIONS" and exchange.cors:
                 return Reply(None, 204, self.guard.preflight(exchange.cors), media="")
         if path == "/" and method == "GET" and b"token=" in scope["query_string"]:
-            return await self._by_token(scope["query_string"], address)
+            return await self._by_token(scope["query_string"], headers, address)
         door, params = self.routes.find(method, path)
         exchange.door = door
         principal = NOBODY
@@ -215,7 +215,7 @@ class Gateway:
         return known or await self.principals.principal(shown, address)
 
     async def _body(self, door: Door, headers: Mapping[str, str], receive: Receive) -> Any:
-        raw = await self.guard.body(headers, receive)
+        raw = await self.guard.body(headers, receive, known=door.route.scope is not None)
         if not raw and door.route.body is None:
             return None
         value = read_json(raw, headers.get("content-type", ""))
@@ -225,18 +225,24 @@ class Gateway:
                 raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
         return value
 
-    async def _by_token(self, query: bytes, address: str) -> Reply:
-        """The opened address has the token in it; the browser gets a cookie for it and an address without."""
-        given = parse_qs(query.decode("latin-1")).get("token", [""])[0]
-        shown, headers = shown_key(given), {"location": "/"}
+    async def _by_token(self, query: bytes, headers: Mapping[str, str], address: str) -> Reply:
+        """The opened address has the token in it; the browser gets a cookie for it and an address without. With a
+        wrong one the page asks for a key; and a link on another's page puts nobody else in the place of whoever is in.
+        """
+        shown = shown_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
+        replies = {"location": "/"}
+        inside = self.principals.shown({"cookie": headers.get("cookie", "")})
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and inside and inside.proof != shown.proof:
+            with suppress(HttpError):
+                await self.principals.principal(inside, address)
+                return Reply(b"", 303, replies, media="")
         try:
             await self.principals.principal(shown, address)
+            replies["set-cookie"] = self.principals.cookie_for(shown)
         except HttpError as error:
             if error.status != 401:
                 raise
-        else:  # with a wrong one the page asks for a key
-            headers["set-cookie"] = self.principals.cookie_for(shown)
-        return Reply(b"", 303, headers, media="")
+        return Reply(b"", 303, replies, media="")
 
     def _refusal(self, exchange: _Exchange, error: LaminaError) -> Reply:
         known = known_error(error)
@@ -290,7 +296,7 @@ class Gateway:
             await send(
                 {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, None)}
             )
-            async for piece in pieces:
+            async for piece in pieces if exchange.scope["method"] != "HEAD" else _none():
                 exchange.size += len(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             gone.remove_done_callback(leave)
@@ -308,6 +314,12 @@ class Gateway:
             close = getattr(pieces, "aclose", None)
             if close:
                 await close()
+
+
+async def _none() -> AsyncIterator[bytes]:
+    """The pieces of a reply to HEAD."""
+    for piece in ():
+        yield piece
 
 
 def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:

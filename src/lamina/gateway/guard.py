@@ -35,7 +35,8 @@ class Guard:
         self._names = frozenset(names)
         self._hosts = {f"{name}:{options.port}" for name in names}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in options.origins)
-        self._body_limit = options.body_limit
+        self._body_limit, self._open_limit = options.body_limit, options.open_body_limit
+        self._bodies_limit, self._held = options.bodies_limit, 0
 
     def check_host(self, host: str, server: object) -> None:
         """`server` is the address at which the connection came in: people may write that one too."""
@@ -67,28 +68,35 @@ class Guard:
         if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
             raise HttpError(403, FOREIGN, hint="send a key in the header Authorization", kind="origin")
 
-    async def body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """All of the body. One that says that it is too long is refused unread."""
-        length, limit = headers.get("content-length", "0"), self._body_limit
+    async def body(self, headers: Mapping[str, str], receive: Receive, *, known: bool) -> bytes:
+        """All of the body. One that says that it is too long is refused unread; strangers may send less."""
+        length, limit = headers.get("content-length", "0"), self._body_limit if known else self._open_limit
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
             raise HttpError(400, "Content-Length is no number")
         if int(length) > limit:
-            raise self._too_long()
-        pieces: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise HttpError(400, "the body ends before its end")
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > limit:
-                raise self._too_long()
-            more = message.get("more_body", False)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            raise _too_long(limit)
+        message = await receive()
+        if message.get("more_body"):
+            return await self._pieces(message, receive, limit)
+        return _piece(message, limit)
 
-    def _too_long(self) -> HttpError:
-        return HttpError(413, f"the body is longer than {self._body_limit:,} bytes", hint="send less", kind="too_large")
+    async def _pieces(self, message: Mapping[str, Any], receive: Receive, limit: int) -> bytes:
+        """Many long bodies at once must not fill the memory."""
+        pieces, size = [_piece(message, limit)], 0
+        try:
+            while True:
+                size += len(pieces[-1])
+                self._held += len(pieces[-1])
+                if size > limit:
+                    raise _too_long(limit)
+                if self._held > self._bodies_limit:
+                    raise HttpError(503, "too many long bodies at once", hint="try again in a moment", kind="busy")
+                if not message.get("more_body"):
+                    return b"".join(pieces)
+                message = await receive()
+                pieces.append(_piece(message, limit))
+        finally:
+            self._held -= size
 
     def cors(self, origin: str) -> dict[str, str]:
         """Never with credentials: such pages bring a key of their own."""
@@ -101,6 +109,19 @@ class Guard:
             "access-control-allow-headers": ALLOWED_HEADERS,
             "access-control-max-age": "600",
         }
+
+
+def _piece(message: Mapping[str, Any], limit: int) -> bytes:
+    if message["type"] != "http.request":
+        raise HttpError(400, "the body ends before its end")
+    body = message.get("body", b"")
+    if len(body) > limit:
+        raise _too_long(limit)
+    return body
+
+
+def _too_long(limit: int) -> HttpError:
+    return HttpError(413, f"the body is longer than {limit:,} bytes", hint="send less", kind="too_large")
 
 
 class _SlipError(ValueError):

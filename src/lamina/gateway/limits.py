@@ -51,10 +51,10 @@ class Buckets:
         self._left[name] = (left - 1, now)
         return 0.0
 
-    def wait(self, name: str, rate: int) -> float:
-        """The seconds to wait for one, without taking it."""
-        left = self._now(name, rate, self._clock())
-        return 0.0 if left >= 1 else (1 - left) * 60 / rate
+    def give(self, name: str) -> None:
+        """Give back one that was taken."""
+        left, then = self._left.get(name, (0.0, self._clock()))
+        self._left[name] = (left + 1, then)
 
     def _now(self, name: str, rate: int, now: float) -> float:
         left, then = self._left.get(name, (float(rate), now))

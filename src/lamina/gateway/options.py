@@ -21,6 +21,10 @@ class Options:
     https: bool = False
     """Whether people come by https, through a proxy: then the cookie is only sent that way."""
     body_limit: int = 20_000_000
+    open_body_limit: int = 64_000
+    """The same where no credential is needed."""
+    bodies_limit: int = 400_000_000
+    """Bytes of all bodies that are being received at one time."""
     header_limit: int = 32_000
     header_fields: int = 100
     receive_seconds: float = 15.0

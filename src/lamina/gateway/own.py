@@ -1,5 +1,6 @@
 """The gateway's own routes: health, login and logout, and its counters. They know its state; no other route does."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ KEY = {
     "required": ["key"],
     "additionalProperties": False,
 }
+PATIENCE = 5.0
+"""Seconds in which a store that is well has answered."""
 KINDS = ("memory", "summary")
 """Jobs of the background."""
 
@@ -25,9 +28,10 @@ KINDS = ("memory", "summary")
 def own_routes(gateway: "Gateway") -> Sequence[Route]:
     async def health(app: App, request: Request) -> Reply:
         try:
-            await app.store.overview.version()
-        except LaminaError:
-            return Reply({"status": "the store does not answer"}, 503)
+            async with asyncio.timeout(PATIENCE):
+                await app.store.overview.version()
+        except (LaminaError, TimeoutError):
+            raise HttpError(503, "the store does not answer", hint="try again later", kind="store") from None
         return Reply({"status": "ok"})
 
     async def login(app: App, request: Request) -> Reply:
@@ -45,7 +49,10 @@ def own_routes(gateway: "Gateway") -> Sequence[Route]:
 
     async def metrics(app: App, request: Request) -> Reply:
         waiting = await app.store.jobs.left(KINDS)
-        more = {"lamina_outbox_waiting": ("gauge", "Jobs of the background that are due or held.", float(waiting))}
+        more = {
+            "lamina_outbox_waiting": ("gauge", "Jobs of the background that are due or held.", float(waiting)),
+            "lamina_commits_total": ("counter", "Commits to the store by this process.", app.store.commits),
+        }
         return Reply(gateway.metrics.text(more).encode(), media=MEDIA)
 
     status = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}

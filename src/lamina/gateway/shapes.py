@@ -56,15 +56,16 @@ def compiled(schema: Schema) -> Check:
     checks: list[Check] = []
     kinds = schema.get("type", ())
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    if names:
+    fields = bool({"properties", "required", "additionalProperties"} & set(schema))
+    if names and not (fields and names == ("object",)):
         checks.append(_typed(names))
-    if {"properties", "required", "additionalProperties"} & set(schema):
-        checks.append(_object(schema))
+    if fields:
+        checks.append(_object(schema, alone=names == ("object",)))
     elif "object" in names or not ({"anyOf", "enum", "const"} & set(schema) or names):
         checks.append(_free)
     if "array" in names and "items" not in schema:
         checks.append(_free)
-    if not names or "string" in names:
+    if len(names) > 1 and "string" in names:
         checks.append(_unicode)
     checks += [make(schema[name]) for name, make in _MAKERS.items() if name in schema]
     found = checks[0] if len(checks) == 1 else _all(checks)
@@ -148,26 +149,31 @@ def _all(checks: Sequence[Check]) -> Check:
     return every
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
-    "null": lambda value: value is None,
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
-    "string": lambda value: isinstance(value, str),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "null": (type(None),), "boolean": (bool,), "integer": (int,), "number": (int, float), "string": (str,),
+    "array": (list,), "object": (dict,),
+}  # fmt: skip
+"""What JSON is read as. Exactly these types: True is no 1."""
 
 
 def _typed(names: Sequence[str]) -> Check:
-    tests, wanted = [_IS[name] for name in names], " or ".join(TYPES[name] for name in names)
-    if len(tests) == 1:
-        test = tests[0]
-        return lambda value: None if test(value) else Fault(value, wanted)
-    return lambda value: None if any(test(value) for test in tests) else Fault(value, wanted)
+    kinds = frozenset(kind for name in names for kind in _KINDS[name])
+    wanted = " or ".join(TYPES[name] for name in names)
+    if tuple(names) == ("string",):
+        return lambda value: None if type(value) is str and value.isascii() else _text(value, wanted)
+    if float not in kinds:
+        return lambda value: None if type(value) in kinds else Fault(value, wanted)
+    return lambda value: (
+        None if type(value) in kinds and (type(value) is not float or math.isfinite(value)) else Fault(value, wanted)
+    )
 
 
-def _object(schema: Schema) -> Check:
+def _text(value: Any, wanted: str) -> Fault | None:
+    return _unicode(value) if type(value) is str else Fault(value, wanted)
+
+
+def _object(schema: Schema, *, alone: bool) -> Check:
+    """The fields of an object; `alone` when it may be nothing else."""
     properties = {name: compiled(inner) for name, inner in schema.get("properties", {}).items()}
     required: Sequence[str] = schema.get("required", ())
     more = schema.get("additionalProperties", True)
@@ -175,8 +181,8 @@ def _object(schema: Schema) -> Check:
     known = ", ".join(sorted(properties)) or "none"
 
     def fields(value: Any) -> Fault | None:
-        if not isinstance(value, dict):
-            return None
+        if type(value) is not dict:
+            return Fault(value, TYPES["object"]) if alone else None
         given = cast("dict[str, Any]", value)
         for name in required:
             if name not in given:

@@ -50,6 +50,8 @@ class Database(Protocol):
     """Runs transactions. What is returned by `write` is durable."""
 
     dialect: Dialect
+    commits: int
+    """Commits of this process so far; transactions that waited together may be one."""
 
     async def write(self, owner: str, make: Make[T]) -> T: ...
 

@@ -80,6 +80,7 @@ class PostgresDatabase:
     def __init__(self, pool: Any, place: str) -> None:
         self._pool = pool
         self._place = place
+        self.commits = 0
 
     async def write(self, owner: str, make: Make[T]) -> T:
         return await self._run(checked_owner(owner), make, worker=False, readonly=False)
@@ -109,7 +110,9 @@ class PostgresDatabase:
             attempted = Attempt(owner, worker, readonly)
             try:
                 async with self._pool.acquire() as connection:
-                    return await attempted.run(connection, make)
+                    result = await attempted.run(connection, make)
+                    self.commits += not readonly
+                    return result
             except AGAIN as error:
                 failure = error
             except LOST as error:

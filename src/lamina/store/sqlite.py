@@ -126,6 +126,7 @@ class SqliteDatabase:
         self.path = path
         self.trouble = ""
         """Why the store only reads, empty while all is well."""
+        self.commits = 0
         self._lock = OwnerLock(f"{path}.lock")
         self._writes: SimpleQueue[Work | None] = SimpleQueue()
         self._reads: SimpleQueue[Work | None] = SimpleQueue()
@@ -241,6 +242,7 @@ class SqliteDatabase:
             while (group := self._next_group()) is not None:
                 if group:
                     self._commit(connection, group)
+                    self.commits += 1
                 limit = self._checkpoint(connection, idle=not group, limit=limit)
         finally:
             self._turn_away()

@@ -38,6 +38,11 @@ class Store:
         self.overview = Overview(db, clock)
 
     @property
+    def commits(self) -> int:
+        """Commits of this process so far; transactions that waited together may be one."""
+        return self.db.commits
+
+    @property
     def alone(self) -> bool:
         """Whether this process is the only one: then every open turn it finds at its start is nobody's."""
         return self.db.dialect.name == "sqlite"
