@@ -193,3 +193,21 @@ def test_what_was_cut_is_told_with_its_reason(look: Look, tmp_path: Path) -> Non
         expect(seen.page.locator(".facts-row")).to_contain_text(
             f"{dropped['count']} messages, {dropped['tokens']:,} tokens"
         )
+
+
+def test_what_would_be_sent_now_is_shown_and_nothing_is_sent(world: World, look: Look) -> None:
+    site, session, turns = world
+    seen = look(site)
+    seen.go(f"#/s/{session}")
+    seen.page.wait_for_selector(".numbers")
+    seen.page.get_by_role("button", name="What the model would see").click()
+    expect(seen.page.locator(".toast")).to_contain_text("Write something first")
+    seen.page.fill("#ask", "Who lit the lamp? 灯是谁点的？")
+    seen.page.get_by_role("button", name="What the model would see").click()
+    expect(seen.page.locator(".overview")).to_contain_text("Not sent yet")
+    assert "Who lit the lamp? 灯是谁点的？" in shown(seen.page)
+    seen.page.get_by_role("tab", name="Raw bytes").click()
+    expect(seen.page.locator(".raw .hint")).to_contain_text("is the one of the receipt")
+    assert len(site.ask("GET", f"/api/sessions/{session}/turns")["turns"]) == len(turns)
+    seen.page.get_by_role("link", name="Back to the chat").click()
+    expect(seen.page.locator("#ask")).to_have_value("Who lit the lamp? 灯是谁点的？")

@@ -17,6 +17,7 @@ const VIEWS = [
   [/^#\/new$/, chat],
   [new RegExp(`^#/s/${ID}(?:/(\\d+))?$`), chat],
   [new RegExp(`^#/s/${ID}/inspect$`), (page, id) => inspector(page, { session: id })],
+  [new RegExp(`^#/s/${ID}/next$`), (page, id) => inspector(page, { session: id, next: true })],
   [new RegExp(`^#/t/${ID}/inspect(?:/(\\d+))?$`), (page, id, request) => inspector(page, { turn: id, request })],
   [new RegExp(`^#/diff/${ID}/${ID}$`), diff],
   [/^#\/collected$/, collected],

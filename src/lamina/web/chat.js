@@ -37,7 +37,7 @@ class Chat {
     this.latest = button(t("latest"), () => this.down(true), { sign: "down", className: "latest" });
     this.latest.hidden = true;
     this.lost = el("p", { class: "lost", role: "status", hidden: true }, t("lost"));
-    this.composer = new Composer({ draft: id || "new", send: (content, back) => this.send(content, back), stop: () => this.stop() });
+    this.composer = new Composer({ draft: id || "new", send: (content, back) => this.send(content, back), stop: () => this.stop(), preview: () => page.go(`#/s/${this.session}/next`) });
     this.scroll.addEventListener("scroll", () => (this.latest.hidden = this.isNear()), { passive: true });
   }
 
@@ -78,6 +78,7 @@ class Chat {
     fill(main, this.head, this.scroll, el("div", { class: "dock" }, this.latest, this.lost, this.composer.root));
     this.scroll.scrollTop = top;
     this.composer.busy(!!this.current);
+    this.composer.eye.hidden = !this.session;
     if (!matchMedia("(pointer: coarse)").matches) this.composer.field.focus({ preventScroll: true });
   }
 

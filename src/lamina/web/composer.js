@@ -8,18 +8,19 @@ const LARGE = 900 * 1024;
 const EDGE = 1600;
 
 export class Composer {
-  constructor({ draft, send, stop }) {
+  constructor({ draft, send, stop, preview }) {
     Object.assign(this, { draft: `lamina.draft.${draft}`, onsend: send, onstop: stop, pictures: [], answering: false });
     const hint = matchMedia("(max-width: 720px)").matches ? t("askShort") : t("askHint");
     this.field = el("textarea", { id: "ask", rows: 1, placeholder: hint, "aria-label": t("ask"), dir: "auto", value: kept(this.draft), enterkeyhint: "send" });
     this.previews = el("div", { class: "previews", hidden: true });
     const files = el("input", { type: "file", accept: KINDS.join(","), multiple: true, hidden: true, onchange: () => this.add([...files.files]).then(() => (files.value = "")) });
+    this.eye = button(t("preview"), () => (this.field.value.trim() ? preview() : toast(t("previewEmpty"))), { sign: "layers", className: "eye" });
     this.go = button(t("send"), () => (this.answering ? this.onstop() : this.send()), { sign: "send", quiet: false, className: "go" });
     this.root = el(
       "form",
       { class: "composer", "aria-label": t("ask") },
       this.previews,
-      el("div", { class: "line" }, button(t("addPicture"), () => files.click(), { sign: "picture" }), files, this.field, this.go),
+      el("div", { class: "line" }, button(t("addPicture"), () => files.click(), { sign: "picture" }), files, this.field, this.eye, this.go),
     );
     this.listen();
     requestAnimationFrame(() => this.grow());
@@ -119,7 +120,7 @@ export class Composer {
   }
 }
 
-function kept(name) {
+export function kept(name) {
   try {
     return sessionStorage.getItem(name) || "";
   } catch {

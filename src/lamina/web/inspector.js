@@ -1,6 +1,7 @@
 // The inspector: what the model saw on a turn, byte for byte and layer by layer, and what it did not see and why.
-import { get, path, payload, query } from "./api.js";
+import { get, path, payload, post, query } from "./api.js";
 import { chart } from "./chart.js";
+import { kept } from "./composer.js";
 import { busy, button, bytes, copy, el, empty, fill, number, percent, problem, put, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, decoded, download, layerClass, sha256, swatch } from "./payload.js";
@@ -9,8 +10,9 @@ import { known, layerName, t } from "./texts.js";
 const main = document.getElementById("main");
 let breaks = true;
 
-export function inspector(page, { session = "", turn = "", request = "" }) {
+export function inspector(page, { session = "", turn = "", request = "", next = false }) {
   const view = new Inspector(page, session, turn, Number(request) || null);
+  view.next = next;
   view.load();
   return view;
 }
@@ -31,8 +33,17 @@ class Inspector {
     if (this.session) this.page.go(`#/s/${this.session}`);
   }
 
+  // The request that the draft would make. Its segments tile it, so their texts are its bytes.
+  async preview() {
+    const content = kept(`lamina.draft.${this.session}`) || "…";
+    const [told, { turns }] = await busy(Promise.all([post(path`/api/sessions/${this.session}/context`, { content }), get(path`/api/sessions/${this.session}/turns`)]));
+    Object.assign(this, { told, receipt: told.receipt, data: new TextEncoder().encode(told.texts.join("")), hash: "", turns });
+    this.draw();
+  }
+
   async load() {
     try {
+      if (this.next) return await this.preview();
       if (!this.turn) {
         this.turns = (await busy(get(path`/api/sessions/${this.session}/turns`))).turns;
         const sent = this.turns.filter((one) => one.requests);
@@ -53,7 +64,7 @@ class Inspector {
   draw(instead) {
     if (this.gone) return;
     this.page.side.mark();
-    const back = this.session && el("a", { class: "button quiet", href: `#/s/${this.session}${this.told ? `/${this.told.turn.user_seq}` : ""}` }, icon("left"), el("span", {}, t("back")));
+    const back = this.session && el("a", { class: "button quiet", href: `#/s/${this.session}${this.told?.turn ? `/${this.told.turn.user_seq}` : ""}` }, icon("left"), el("span", {}, t("back")));
     fill(main, this.page.head(t("inspector"), back), fill(this.body, instead || this.parts()));
   }
 
@@ -82,10 +93,10 @@ class Inspector {
       el(
         "div",
         { class: "row wrap" },
-        this.picker(place),
+        this.next ? el("p", { class: "chip strong-chip" }, t("previewTitle")) : this.picker(place),
         told.requests > 1 && this.requests(),
         place > 0 && el("a", { class: "button quiet", href: `#/diff/${this.turns[place - 1].turn_id}/${this.turn}` }, icon("compare"), el("span", {}, t("comparePrevious"))),
-        this.turns.length > 1 && this.comparer(place),
+        !this.next && this.turns.length > 1 && this.comparer(place),
       ),
       el(
         "dl",
@@ -234,7 +245,7 @@ class Inspector {
 
   raw() {
     const state = el("p", { class: "hint", role: "status" });
-    const name = `lamina-${this.turn.slice(0, 8)}-${this.told.request}.json`;
+    const name = `lamina-${this.turn.slice(0, 8) || "next"}-${this.told.request}.json`;
     sha256(this.data).then((found) => {
       if (!found) return;
       const right = found === this.receipt.hash && (!this.hash || this.hash === found);
