@@ -1,4 +1,4 @@
-"""One browser for each process that runs tests, one gateway for each module, a fresh window for each test."""
+"""One browser and one gateway for each module, a fresh window for each test."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,8 +21,9 @@ class Serve(Protocol):
     def __call__(self, *script: Answer) -> Site: ...
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Gone before another module runs: its event loop would be in the way of tests that are coroutines."""
     with chromium() as found:
         yield found
 

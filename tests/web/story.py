@@ -1,6 +1,8 @@
 """A small world to look at: a team's folder, a script with a tool in it, some sessions, memories and skills."""
 
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,8 @@ QUESTIONS = (
     "用中文把第三章的开头讲给我听。",
     "And the letter?",
 )
+LEARNED = "My editor is called Wei."
+"""What is found in the second of them."""
 MEMORIES: tuple[dict[str, Any], ...] = (
     {"text": "The editor of the novel is called Wei and reads on Fridays.", "kind": "fact", "pinned": True},
     {"text": "Answers about the plot should be short and give a table where it helps.", "kind": "preference"},
@@ -83,4 +87,14 @@ def told(site: Site) -> tuple[str, list[str]]:
     for memory in MEMORIES:
         site.ask("POST", "/api/memories", memory)
     session = site.ask("POST", "/api/sessions", {"title": "The night at the old pier", "mode": "agent"})["session_id"]
-    return session, [site.said(words, session)[1] for words in QUESTIONS]
+    turns = [site.said(words, session)[1] for words in QUESTIONS]
+    until(lambda: LEARNED in {one["text"] for one in site.ask("GET", "/api/memories")["memories"]})
+    return session, turns
+
+
+def until(there: Callable[[], bool], seconds: float = 30) -> None:
+    """The background works when it can, and tells nobody: look again and again."""
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
