@@ -150,6 +150,7 @@ export class Turn {
       numbers.push(t("inTokens", { n: number(usage.prompt) }), t("cachedTokens", { n: number(usage.cached) }) + cached, t("outTokens", { n: number(usage.completion) }));
     }
     if (this.seconds) numbers.push(seconds(this.seconds));
+    const held = this.foot.contains(document.activeElement) && document.activeElement.querySelector(".icon")?.getAttribute("class");
     fill(
       this.foot,
       el(
@@ -163,6 +164,7 @@ export class Turn {
       ),
       el("span", { class: "numbers", title: usage ? t("usage", usage) : null }, numbers.join(" · ")),
     );
+    if (held) this.foot.querySelector(`.${held.replace(" ", ".")}`)?.closest("button, a").focus(); // whoever stood there still does
   }
 
   marked(star) {
