@@ -16,5 +16,11 @@ else
   install=("$venv/bin/python" -m pip install --quiet)
 fi
 "${install[@]}" --no-deps -r "requirements/$list.txt" -e .
+# Tests look at the page in a real browser. Without one they are skipped, and say so.
+if [ "$list" = dev ] && [ ! -x /usr/bin/chromium ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "Installing Chromium for the tests of the web page …" >&2
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium fonts-wqy-microhei; } \
+    >"$venv/chromium.log" 2>&1 || echo "Chromium could not be installed; those tests are skipped. See $venv/chromium.log" >&2
+fi
 touch "$venv/$list.stamp"
 [ "$list" = run ] || touch "$venv/run.stamp"

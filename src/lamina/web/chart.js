@@ -1,0 +1,67 @@
+// Prompt tokens and the cached share of them, turn by turn: of the last request, where tools made it several.
+// Drawn here; each bar leads to its turn.
+import { el, number, percent } from "./dom.js";
+import { shape } from "./icons.js";
+import { t } from "./texts.js";
+
+const HEIGHT = 112;
+const BOTTOM = 18;
+const LEFT = 44;
+const SLOT = 26;
+const MOST = 120;
+const WIDTH = 500;
+
+function round(value) {
+  const size = 10 ** Math.floor(Math.log10(Math.max(1, value)));
+  return [1, 2, 2.5, 5, 10].map((step) => step * size).find((top) => top >= value);
+}
+
+export function chart(turns, current) {
+  const all = turns.map((turn, place) => {
+    const [prompt, cached] = turn.usage?.requests?.at(-1) ?? [turn.usage?.prompt ?? 0, turn.usage?.cached ?? 0];
+    return { turn, number: place + 1, prompt, cached };
+  });
+  const rows = all.slice(-MOST);
+  if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));
+  const top = round(Math.max(...rows.map((row) => row.prompt)));
+  const slot = Math.min(84, Math.max(SLOT, (WIDTH - LEFT - 44) / rows.length));
+  const width = Math.max(rows.length < 5 ? 320 : WIDTH, LEFT + rows.length * slot + 44);
+  const y = (value, most) => 8 + HEIGHT * (1 - value / most);
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT + BOTTOM + 10}`, width, height: HEIGHT + BOTTOM + 10, class: "chart-svg", role: "group", "aria-label": t("chartTitle") });
+  for (const part of [0, 0.5, 1]) {
+    svg.append(shape("line", { x1: LEFT - 4, x2: width - 40, y1: y(part, 1), y2: y(part, 1), class: "grid" }), words(LEFT - 8, y(part, 1) + 4, short(top * part), "end"));
+    svg.append(words(width - 36, y(part, 1) + 4, `${part * 100}%`, "start", "share-label"));
+  }
+  rows.forEach((row, place) => svg.append(bar(row, LEFT + place * slot, slot, top, y, row.turn.turn_id === current)));
+  const points = rows.map((row, place) => `${LEFT + place * slot + slot / 2},${y(row.prompt ? row.cached / row.prompt : 0, 1)}`);
+  svg.append(shape("polyline", { points: points.join(" "), class: "share-line" }));
+  for (const point of points) svg.append(shape("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 2.6, class: "share-dot" }));
+  const key = (name, label) => el("span", { class: "key" }, el("i", { class: name, "aria-hidden": "true" }), label);
+  const legend = el("div", { class: "chart-keys" }, key("prompt", t("prompt")), key("cached", t("cached")), key("share", t("share")));
+  return el("div", { class: "chart" }, el("div", { class: "chart-scroll" }, svg), legend);
+}
+
+function bar({ turn, number: place, prompt, cached }, x, slot, top, y, current) {
+  const label = t("chartTurn", { n: place, prompt: number(prompt), share: percent(cached, prompt) });
+  const anchor = shape("a", { href: `#/t/${turn.turn_id}/inspect`, class: `bar ${current ? "current" : ""}`, "aria-label": label, ...(current ? { "aria-current": "true" } : {}) });
+  const title = shape("title");
+  title.textContent = label;
+  const width = Math.min(slot - 6, 28);
+  const left = x + (slot - width) / 2;
+  anchor.append(
+    title,
+    shape("rect", { x, y: 4, width: slot, height: HEIGHT + BOTTOM, class: "hit-area" }),
+    shape("rect", { x: left, y: y(prompt, top), width, height: Math.max(0, 8 + HEIGHT - y(prompt, top)), rx: 2, class: "prompt" }),
+    shape("rect", { x: left, y: y(cached, top), width, height: Math.max(0, 8 + HEIGHT - y(cached, top)), rx: 2, class: "cached" }),
+    words(x + slot / 2, HEIGHT + BOTTOM + 5, String(place), "middle"),
+  );
+  return anchor;
+}
+
+function words(x, y, text, anchor, name = "") {
+  const node = shape("text", { x, y, "text-anchor": anchor, class: name });
+  node.textContent = text;
+  return node;
+}
+
+const short = (value) => (value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 1000 ? `${Number((value / 1000).toFixed(2))}k` : String(Math.round(value)));

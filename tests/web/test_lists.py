@@ -1,0 +1,90 @@
+"""Memories, skills and rules on the page: seen, traced to where they came from, changed."""
+
+from typing import Any
+
+from playwright.sync_api import expect
+
+from tests.web.conftest import Look, Serve
+from tests.web.site import Site
+from tests.web.story import SKILLS
+
+
+def texts(site: Site) -> set[str]:
+    return {one["text"] for one in site.ask("GET", "/api/memories")["memories"]}
+
+
+def test_C12_memories_are_added_edited_pinned_and_forgotten(serve: Serve, look: Look) -> None:
+    site = serve([{"text": "Noted."}])
+    seen = look(site)
+    seen.go("#/memories")
+    expect(seen.page.locator(".empty h2")).to_have_text("Nothing remembered yet")
+    seen.page.fill(".add input", "The cat is called Fünf.")
+    seen.page.select_option(".add select", "preference")
+    seen.page.keyboard.press("Enter")
+    seen.page.get_by_role("button", name="Remember").click()
+    fact = seen.page.locator(".fact")
+    expect(fact.locator(".fact-text")).to_have_text("The cat is called Fünf.")
+    expect(fact.locator(".origin")).to_have_text("Written by hand")
+    seen.page.get_by_role("button", name="Edit").click()
+    seen.page.fill(".edit textarea", "猫叫五号。")
+    seen.page.get_by_role("button", name="Save").click()
+    expect(fact.locator(".fact-text")).to_have_text("猫叫五号。")
+    assert texts(site) == {"猫叫五号。"}
+    seen.page.get_by_role("button", name="Pin").click()
+    expect(fact.locator(".strong-chip")).to_have_text("pinned")
+    assert site.ask("GET", "/api/memories")["memories"][0]["pinned"] is True
+    seen.page.get_by_role("button", name="Forget").click()
+    seen.page.locator("dialog .bad").click()
+    expect(seen.page.locator(".empty h2")).to_be_visible()
+    assert texts(site) == set()
+
+
+def test_C12_a_memory_leads_to_the_message_that_it_came_from(world: tuple[Site, str, list[str]], look: Look) -> None:
+    site, session, _ = world
+    seen = look(site)
+    seen.go("#/memories")
+    fact = seen.page.locator(".fact", has_text="My editor is called Wei.")
+    expect(fact.locator(".origin")).to_contain_text("From “The night at the old pier”")
+    fact.locator("a.origin").click()
+    expect(seen.page.locator(".found")).to_contain_text("My editor is called Wei.")
+    assert seen.session == session
+
+
+def test_memories_are_searched_in_both_languages(world: tuple[Site, str, list[str]], look: Look) -> None:
+    seen = look(world[0])
+    seen.go("#/memories")
+    expect(seen.page.locator(".fact").nth(2)).to_be_visible()
+    for words, found in (("table", "give a table"), ("左手", "左手写字")):
+        seen.page.fill(".page .search input", words)
+        expect(seen.page.locator(".fact-text").first).to_contain_text(found)
+        expect(seen.page.locator(".fact mark").first).to_have_text(words)
+
+
+def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:
+    site = serve([{"text": "x"}])
+    made: dict[str, Any] = site.ask("POST", "/api/templates", SKILLS[0])
+    seen = look(site)
+    seen.go("#/skills")
+    box = seen.page.get_by_role("switch")
+    expect(box).to_be_checked()
+    box.click()
+    expect(seen.page.locator(".card .switch span")).to_have_text("off")
+    now = site.ask("GET", f"/api/templates/{made['template_id']}")
+    assert now["enabled"] is False
+    assert {name: now[name] for name in SKILLS[0]} == dict(SKILLS[0])
+    box.click()
+    expect(seen.page.locator(".card .switch span")).to_have_text("on")
+    seen.go("#/new")
+    expect(seen.page.locator(".welcome select").nth(1).locator("option")).to_have_text(["No skill", "chapter-plan"])
+
+
+def test_rules_in_force_are_listed_with_their_hashes(world: tuple[Site, str, list[str]], look: Look) -> None:
+    site, session, _ = world
+    seen = look(site)
+    seen.go("#/skills")
+    rows = seen.page.locator(".page .table tbody tr")
+    files = site.ask("GET", f"/api/sessions/{session}/rules")["files"]
+    expect(rows).to_have_count(len(files))
+    for row, file in zip(rows.all(), files, strict=True):
+        expect(row).to_contain_text(file["path"])
+        expect(row).to_contain_text(file["hash"][:12])
