@@ -36,7 +36,7 @@ def server_errors(gateway: Gateway) -> list[str]:
 
 
 async def schemathesis(
-    api: Api, folder: Path, *options: str, paths: str = "^/(api|metrics)", config: str = ""
+    api: Api, folder: Path, *options: str, paths: str = "^/(api|metrics|v1)", config: str = ""
 ) -> tuple[int, str]:
     """A run over the document that the gateway serves; its exit code and what it says."""
     seed = random.randrange(2**32)

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qsl
 
 from lamina.gateway.http import ErrorForm, HttpError, Route, not_found
+from lamina.gateway.shapes import compiled, compiled_query
 
 ANY = "{}"
 NO_PARAMS: Mapping[str, str] = {}
@@ -44,8 +42,8 @@ class Routes:
         pieces = route.path.split("/")[1:]
         names = tuple(piece[1:-1] for piece in pieces if piece.startswith("{"))
         spends = route.method == "POST" and route.scope == "chat" and not route.path.endswith("/cancel")
-        check = _body_check(route) if route.body is not None else None
-        door = Door(route, names, check, _query_reader(route), spends, f"{route.method} {route.path}")
+        check = compiled(route.body) if route.body is not None else None
+        door = Door(route, names, check, compiled_query(route.query), spends, f"{route.method} {route.path}")
         if names:
             node = self._tree
             for piece in pieces:
@@ -97,15 +95,3 @@ def form_of(path: str) -> ErrorForm:
     if path.startswith("/v1/messages"):
         return "anthropic"
     return "openai" if path.startswith("/v1/") else "lamina"
-
-
-def _body_check(route: Route) -> Callable[[Any], Any] | None:
-    if find_spec("lamina.gateway.shapes") is None:
-        return None
-    return import_module("lamina.gateway.shapes").compiled(route.body)
-
-
-def _query_reader(route: Route) -> Callable[[bytes], Mapping[str, Any]]:
-    if find_spec("lamina.gateway.shapes") is None:
-        return lambda raw: dict(parse_qsl(raw.decode("latin-1")))
-    return import_module("lamina.gateway.shapes").compiled_query(route.query)

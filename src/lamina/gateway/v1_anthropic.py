@@ -232,6 +232,6 @@ class EventWriter:
 
 ROUTES = (
     Route("POST", "/v1/messages", messages, "An answer in Anthropic's form, whole or streamed", "chat", body=BODY,
-          example=EXAMPLE, form="anthropic", tags=("v1",),
+          example=EXAMPLE, form="anthropic", tags=("v1",), streams=True,
           answer={"type": "object", "properties": {"id": {"type": "string"}, "content": {"type": "array"}}}),
 )  # fmt: skip

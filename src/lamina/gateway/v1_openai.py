@@ -215,7 +215,7 @@ class ChunkWriter:
 ANSWER: Schema = {"type": "object", "properties": {"id": {"type": "string"}, "choices": {"type": "array"}}}
 ROUTES = (
     Route("POST", "/v1/chat/completions", completions, "An answer in OpenAI's form, whole or streamed", "chat",
-          body=BODY, example=EXAMPLE, answer=ANSWER, form="openai", tags=("v1",)),
+          body=BODY, example=EXAMPLE, answer=ANSWER, form="openai", tags=("v1",), streams=True),
     Route("GET", "/v1/models", models, "The model that answers", "chat", form="openai", tags=("v1",),
           answer={"type": "object", "properties": {"data": {"type": "array"}}}),
 )  # fmt: skip
