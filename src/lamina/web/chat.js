@@ -33,7 +33,8 @@ class Chat {
     this.choice = { mode: "", skill: "" };
     this.log = el("div", { class: "log" });
     this.more = el("div", { class: "more" });
-    this.scroll = el("div", { class: "scroll" }, this.more, this.log);
+    this.newer = el("div", { class: "more newer" });
+    this.scroll = el("div", { class: "scroll" }, this.more, this.log, this.newer);
     this.latest = button(t("latest"), () => this.down(true), { sign: "down", className: "latest" });
     this.latest.hidden = true;
     this.lost = el("p", { class: "lost", role: "status", hidden: true }, t("lost"));
@@ -50,7 +51,7 @@ class Chat {
     fill(this.log, skeleton(7));
     try {
       const address = path`/api/sessions/${this.session}`;
-      const before = this.seq ? { after: Math.max(0, this.seq - ONCE / 2), limit: ONCE } : { newest: true, limit: ONCE };
+      const before = this.seq ? { after: Math.max(0, this.seq - ONCE / 2), limit: ONCE, newest: false } : { newest: true, limit: ONCE };
       const [record, { messages }, { turns }] = await busy(Promise.all([get(address), get(`${address}/messages${query(before)}`), get(`${address}/turns`)]));
       if (this.away.signal.aborted) return;
       this.record = record;
@@ -58,6 +59,8 @@ class Chat {
       this.draw();
       fill(this.log);
       this.show(messages);
+      const rest = record.messages - (messages.at(-1)?.seq ?? record.messages); // an address may lead into the middle
+      fill(this.newer, rest > 0 && button(t("latest"), () => this.page.go(`#/s/${this.session}`), { className: "wide" }));
       this.place();
     } catch (error) {
       if (error.name !== "AbortError" && !this.away.signal.aborted) fill(this.log, problem(error, () => this.open()));
@@ -262,7 +265,7 @@ class Chat {
   // The turn was over before we came: its rows say how.
   async reread(turn) {
     const record = await get(path`/api/turns/${turn.id}`);
-    const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE }));
+    const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE, newest: false }));
     fill(turn.body);
     replay(turn, messages.filter((row) => row.turn_id === turn.id));
     turn.ended({ state: record.state, error: record.error, hint: "" }, false);
