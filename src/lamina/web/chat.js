@@ -9,6 +9,7 @@ import { t } from "./texts.js";
 import { Turn, replay } from "./turns.js";
 
 const ONCE = 100;
+const TURNS = 1000;
 const NEAR = 120;
 const TITLE = 60;
 const RUNNING = ["accepted", "streaming"];
@@ -52,7 +53,7 @@ class Chat {
     try {
       const address = path`/api/sessions/${this.session}`;
       const before = this.seq ? { after: Math.max(0, this.seq - ONCE / 2), limit: ONCE, newest: false } : { newest: true, limit: ONCE };
-      const [record, { messages }, { turns }] = await busy(Promise.all([get(address), get(`${address}/messages${query(before)}`), get(`${address}/turns`)]));
+      const [record, { messages }, { turns }] = await busy(Promise.all([get(address), get(`${address}/messages${query(before)}`), get(`${address}/turns${query({ limit: TURNS, before: this.seq ? this.seq + ONCE : null })}`)]));
       if (this.away.signal.aborted) return;
       this.record = record;
       this.known = new Map(turns.map((turn) => [turn.turn_id, turn]));
@@ -152,7 +153,7 @@ class Chat {
       else {
         if (record) turn.stored(record);
         turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: "" }, false);
-        if (!record) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
+        if (!rows[0].turn_id) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
       }
       nodes.push(turn.root);
     }
@@ -162,7 +163,9 @@ class Chat {
 
   async older() {
     try {
-      const { messages } = await busy(get(path`/api/sessions/${this.session}/messages` + query({ before: this.first, newest: true, limit: ONCE })));
+      const address = path`/api/sessions/${this.session}`;
+      const [{ messages }, { turns }] = await busy(Promise.all([get(`${address}/messages${query({ before: this.first, newest: true, limit: ONCE })}`), get(`${address}/turns${query({ before: this.first, limit: ONCE })}`)]));
+      for (const turn of turns) this.known.set(turn.turn_id, turn);
       const height = this.scroll.scrollHeight;
       this.show(messages);
       this.scroll.scrollTop += this.scroll.scrollHeight - height;
