@@ -91,7 +91,7 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any]:
 
 def test_serve_says_where_it_is_keeps_its_token_and_ends_at_a_signal(lamina: Lamina) -> None:
     lamina.script([{"text": "Hello."}, {"done": "stop"}])
-    with serving(lamina) as (process, said):
+    with serving(lamina, "--log", "debug") as (process, said):
         assert "scripted" in said
         assert lamina.store in said
         found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(lam_loopback_\S+)", said)
@@ -135,6 +135,8 @@ def test_what_cannot_be_served_is_said_at_the_start(lamina: Lamina) -> None:
     serve = ("serve", "--no-open", "--listen")
     assert "is no place to listen at" in lamina.error(*serve, "8765")
     assert "--log has no choice 'loud'" in lamina.error("serve", "--log", "loud")
+    assert "--origin cannot be '*'" in lamina.error(*serve, "127.0.0.1:0", "--origin", "*")
+    assert "--host-name cannot be 'http://a'" in lamina.error(*serve, "127.0.0.1:0", "--host-name", "http://a")
     assert "LAMINA_RATE_LIMIT" in lamina.error(*serve, "127.0.0.1:0", LAMINA_RATE_LIMIT="many")
     broken = lamina.error(*serve, "127.0.0.1:0", LAMINA_PROVIDER="openai", LAMINA_MODEL="")
     assert "the settings name no model for openai" in broken

@@ -24,8 +24,10 @@ from lamina.gateway.guard import Guard
 from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.log import RequestLog
 from lamina.gateway.options import Options
+from lamina.providers.openai import OpenAIProvider
+from lamina.types import Key
 from tests.gateway.raw import request, say
-from tests.gateway.serving import TOKEN, Site, running
+from tests.gateway.serving import TOKEN, Site, free_port, running
 
 SOAK = int(os.environ.get("SOAK", "1"))
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -342,7 +344,9 @@ async def every_sink(folder: Path, log: Callable[[io.StringIO], RequestLog]) -> 
             Route("POST", "/api/leaky", leaky, "", "write", OBJECT),
             Route("POST", "/api/leaky/{thing_id}", leaky, "", "write", OBJECT),
         )
-        async with running(folder / "s.db", routes=routes, options=Options(log="debug")) as site:
+        refused = OpenAIProvider("m", key=Key(CANARIES["provider"]), base_url=f"http://127.0.0.1:{free_port()}/v1")
+        debug = Options(log="debug")
+        async with running(folder / "s.db", routes=routes, options=debug, provider=refused) as site:
             site.gateway.log = log(sink)
             key = await site.key("bo")
             cookie = (await site.get(f"/?token={TOKEN}", key="")).cookies[f"lamina_{site.port}"]

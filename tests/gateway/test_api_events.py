@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from lamina.gateway.sse import event_bytes, turn_event, with_pings, written
+from lamina.gateway.sse import AHEAD, event_bytes, turn_event, with_pings, written
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 from tests.gateway.apis import Api, Got, api_on
 from tests.gateway.streams import Heard, heard
@@ -172,3 +172,36 @@ async def test_a_source_that_fails_is_not_taken_for_one_that_ended() -> None:
     except OSError as error:
         failed = str(error)
     assert (found, failed) == ([1], "the store is gone")
+
+
+async def test_a_slow_reader_holds_up_only_whoever_reads_for_him() -> None:
+    made = 0
+
+    async def many() -> AsyncGenerator[int]:
+        nonlocal made
+        for made in range(10_000):
+            yield made
+
+    found: list[int] = []
+    async for one in with_pings(many(), 1):
+        assert one is not None
+        if one == 10:
+            await asyncio.sleep(0.01)
+            assert made < 2 * AHEAD
+        found.append(one)
+    assert found == list(range(10_000))
+
+
+async def test_a_reader_that_leaves_while_others_wait_is_gone_at_once() -> None:
+    """The one that reads ahead is held up by a full shelf, and is let go of."""
+
+    async def endless() -> AsyncGenerator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    reading = with_pings(endless(), 1)
+    assert await anext(reading) == 0
+    async with asyncio.timeout(30):
+        await reading.aclose()

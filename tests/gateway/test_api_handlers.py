@@ -323,3 +323,14 @@ async def test_what_is_said_counts_against_the_budget_of_its_key(tmp_path: Path)
         got = await api("POST", f"/api/sessions/{session}/messages", {"content": "more"}, headers=small)
         assert got.status == 429
         assert (await api("GET", f"/api/sessions/{session}/messages", headers=small)).status == 200
+
+
+async def test_the_turns_of_a_session_are_told_page_by_page(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "store.db")) as api:
+        session = (await api("POST", "/api/sessions", {})).json["session_id"]
+        made = [(await say(api, session, f"n{n}"))["turn_id"] for n in range(5)]
+        path = f"/api/sessions/{session}/turns?limit=2"
+        page = (await api("GET", path)).json["turns"]
+        assert [turn["turn_id"] for turn in page] == made[3:]
+        page = (await api("GET", f"{path}&before={page[0]['user_seq']}")).json["turns"]
+        assert [turn["turn_id"] for turn in page] == made[1:3]

@@ -73,7 +73,23 @@ async def pieces(app: App, request: Request) -> Reply:
     return Reply(some(), media="text/plain")
 
 
+async def slow(app: App, request: Request) -> Reply:
+    await asyncio.sleep(0.8)
+    return Reply({})
+
+
+async def quiet(app: App, request: Request) -> Reply:
+    async def some() -> AsyncIterator[bytes]:
+        yield b"early "
+        await asyncio.sleep(0.8)
+        yield b"late"
+
+    return Reply(some(), media="text/event-stream")
+
+
 ROUTES = (
+    Route("GET", "/api/slow", slow, "a slow answer", "read"),
+    Route("GET", "/api/quiet", quiet, "a slow stream", "read", media="text/event-stream"),
     Route("GET", "/api/hello", hello, "say hello", "read"),
     Route("POST", "/api/hello", hello, "say hello", "write", OBJECT),
     Route("GET", "/api/things/{thing_id}", hello, "a thing", "read"),
@@ -178,6 +194,8 @@ async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: P
         chunked = request("POST", "/api/hello", {**key, "Transfer-Encoding": "chunked"}, port=site.port)
         pieces = (b"1000\r\n" + b" " * 4096 + b"\r\n") * 3
         assert (await say(site.port, chunked + pieces))[0] == 413
+        on = request("POST", "/api/hello", key, b" " * 5_000_000, port=site.port)
+        assert (await say(site.port, on))[0] == 413  # a client that sends on hears it
         assert (await site.post("/api/hello", {"a": "x" * 9_000})).status == 200
 
 
@@ -239,10 +257,27 @@ async def test_headers_over_the_limit_are_refused(tmp_path: Path) -> None:
         assert headers["content-security-policy"] == POLICY
 
 
+async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -> None:
+    options = Options(log="off", receive_seconds=0.3, idle_seconds=0.3)
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        given = {"Authorization": f"Bearer {TOKEN}"}
+        asked = request("GET", "/api/slow", given, port=site.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(asked + asked)  # the second is answered after the first, which takes longer than any deadline
+        assert [(await reply(reader))[0] for _ in range(2)] == [200, 200]
+        assert await reader.read() == b""  # and then nothing is asked any more
+        writer.close()
+        stream, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(request("GET", "/api/quiet", given, port=site.port))
+        assert b"late" in await stream.readuntil(b"late")
+        writer.close()
+
+
 async def test_connections_over_the_limit_hear_503(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", connections=5)) as site:
         held = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        while len(site.server.server_state.connections) < 5:
+            await asyncio.sleep(0.01)
         assert (await say(site.port, request("GET", "/api/health", port=site.port)))[0] == 503
         held[0][1].close()
         await held[0][1].wait_closed()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import signal
 import socket
 import sys
@@ -50,9 +51,20 @@ def add_serve(app: typer.Typer, say: Say) -> None:
             raise InputError(f"--log has no choice {shown(log)}", hint=f"choose one of {', '.join(LEVELS)}")
         names = (*_listed(settings.host_names), *(host_name or ()))
         origins = (*_listed(settings.origins), *(origin or ()))
+        _check_names(names, origins)
         run(_serve(say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
 
     app.command("serve", help=say["serve.help"], epilog=say["serve.examples"])(serve)
+
+
+def _check_names(names: tuple[str, ...], origins: tuple[str, ...]) -> None:
+    """A slip here would only be seen as requests that are refused."""
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", name):
+            raise InputError(f"--host-name cannot be {shown(name)}", hint="a name alone: chat.example.com")
+    for origin in origins:
+        if not re.fullmatch(r"https?://[\w.:\[\]-]+/?", origin):
+            raise InputError(f"--origin cannot be {shown(origin)}", hint="scheme and host: https://pages.example")
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -134,7 +146,7 @@ def _url(address: str, sock: socket.socket) -> str:
 def _hello(say: Say, app: App, url: str, token: str, opens: bool) -> None:
     page = f"{url}/?token={token}" if token else f"{url}/"
     provider = app.provider
-    place = app.settings.store if "@" not in app.settings.store else app.settings.store.partition("@")[2]
+    place = re.sub(r"//[^@/]*@", "//", app.settings.store.partition("?")[0])  # without a password
     lines = [
         f"lamina · {visible(provider.model)} ({provider.name})",
         f"{say['serve.store']}{say['colon']}{visible(place)}",

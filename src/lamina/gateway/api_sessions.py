@@ -105,9 +105,8 @@ async def _change(app: App, request: Request) -> Reply:
 async def _delete(app: App, request: Request) -> Reply:
     """What still runs in it is ended first: it has no place to write to any more."""
     session_id = request.params["session_id"]
-    for turn in await app.store.turns.list(request.user, session_id):
-        if turn.state == "streaming":
-            await app.cancel(request.user, turn.turn_id)
+    for turn in await app.store.turns.list(request.user, session_id, running=True):
+        await app.cancel(request.user, turn.turn_id)
     await app.store.sessions.delete(request.user, session_id)
     return Reply(status=204)
 
@@ -145,9 +144,9 @@ async def _messages(app: App, request: Request) -> Reply:
 @found
 async def _turns(app: App, request: Request) -> Reply:
     session = await app.store.sessions.get(request.user, request.params["session_id"])
-    turns = await app.store.turns.list(request.user, session.session_id)
-    before = request.query.get("before", MOST)
-    newest = [turn for turn in turns if turn.user_seq < before][-request.query["limit"] :]
+    newest = await app.store.turns.list(
+        request.user, session.session_id, before=request.query.get("before"), limit=request.query["limit"]
+    )
     return Reply({"turns": [turn_value(turn) for turn in newest]})
 
 

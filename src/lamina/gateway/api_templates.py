@@ -84,7 +84,8 @@ async def _put(app: App, request: Request) -> Reply:
     """Everything but where it came from is as it is given now."""
     old = await app.store.templates.get(request.user, request.params["template_id"])
     made = replace(one_template(request.body), template_id=old.template_id, source=old.source)
-    await _check_alone(app, request.user, made)
+    if (made.name, made.scenario, made.is_skill) != (old.name, old.scenario, old.is_skill):
+        await _check_alone(app, request.user, made)
     return Reply(template_value(await app.store.templates.put(request.user, made), shared=False))
 
 

@@ -10,7 +10,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import uvicorn
@@ -180,7 +180,7 @@ class Server(uvicorn.Server):
     async def look_after(self, every: float) -> None:
         while True:
             await asyncio.sleep(every)
-            now = time.monotonic()
+            now = time.monotonic() + every  # who would be late before the next look is late now
             connections: list[Any] = list(self.server_state.connections)
             for connection in connections:
                 if isinstance(connection, Deadlines):
@@ -223,19 +223,18 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     )  # fmt: skip
     server = Server(config)
     task = asyncio.create_task(server.serve([sock]))
-    look = asyncio.create_task(server.look_after(min(1.0, options.receive_seconds / 10)))
+    look = asyncio.create_task(server.look_after(min(0.5, options.receive_seconds / 10)))
     try:
         while not server.started:
             if task.done():
-                raise LaminaError("the gateway could not start") from task.exception()
+                raise LaminaError("the gateway could not start", hint="the log may say why") from task.exception()
             await asyncio.sleep(0.005)
         yield server
     finally:
         gateway.ending = True
         await gateway.app.close()
         server.should_exit = True
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         look.cancel()
 
 

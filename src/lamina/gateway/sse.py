@@ -5,15 +5,18 @@ the connection for dead.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lamina.gateway.replies import as_json
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 T = TypeVar("T")
 MEDIA = "text/event-stream"
+AHEAD = 256
+"""Events that are read before they are passed on."""
 PING = 10.0
 """Seconds of silence after which there is a sign of life."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -51,26 +54,55 @@ async def written(events: AsyncGenerator[tuple[str, TurnEvent]], ping: float = P
 
 
 async def with_pings(events: AsyncGenerator[T], ping: float) -> AsyncGenerator[T | None]:
-    """What comes, and None after each `ping` seconds in which nothing did."""
-    waiting: asyncio.Task[T] | None = None
+    """What comes, and None after each `ping` seconds in which nothing did. One task reads, whatever the number of
+    events: a timer is only set where there is something to wait for."""
+    come = _Come[T]()
+    pump = asyncio.create_task(come.read(events))
     try:
         while True:
-            waiting = waiting or asyncio.create_task(_next(events))
-            await asyncio.wait((waiting,), timeout=ping)
-            if not waiting.done():
+            while come.events:
+                yield come.events.popleft()
+            if pump.done():
+                if not come.events:
+                    break
+            elif not await come.news(ping):
                 yield None
-                continue
-            try:
-                one = waiting.result()
-            except StopAsyncIteration:
-                return
-            waiting = None
-            yield one
+        await pump  # what it failed with is not taken for an end
     finally:
-        if waiting:  # the reader left; only its own waiting ends
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        pump.cancel()  # where the reader left; only its own waiting ends
+        await asyncio.gather(pump, return_exceptions=True)
 
 
-async def _next(events: AsyncGenerator[T]) -> T:
-    return await anext(events)
+class _Come(Generic[T]):
+    """What has come and is not yet passed on."""
+
+    def __init__(self) -> None:
+        self.events: deque[T] = deque()
+        self._waiting: asyncio.Future[bool] | None = None
+        self._room = asyncio.Event()
+
+    async def read(self, events: AsyncGenerator[T]) -> None:
+        try:
+            async for one in events:
+                self.events.append(one)
+                self._wake(True)
+                if len(self.events) >= AHEAD:  # a slow reader holds up whoever reads for him, and nobody else
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            self._wake(True)
+
+    async def news(self, seconds: float) -> bool:
+        """Whether something came, or it is over, within the time."""
+        self._room.set()
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self._wake, False)
+        try:
+            return await self._waiting
+        finally:
+            timer.cancel()
+
+    def _wake(self, news: bool) -> None:
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_result(news)

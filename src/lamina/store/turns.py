@@ -33,6 +33,7 @@ COLUMNS = (
 )
 LEASE = 60.0
 AT_ONCE = 1_000
+RUNNING = "AND state = 'streaming' "
 RECOVERED = "ended by recovery: nobody answered it any more"
 
 
@@ -225,12 +226,13 @@ def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now:
         yield "UPDATE chat_session SET runtime = ? WHERE owner = ? AND session_id = ?", (merged, owner, session_id)
 
 
-def _list(owner: str, session_id: str) -> Steps[list[TurnRecord]]:
+def _list(owner: str, session_id: str, before: int | None, limit: int | None, running: bool) -> Steps[list[TurnRecord]]:
     rows = yield (
-        f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND session_id = ? ORDER BY user_seq",
-        (owner, session_id),
+        f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND session_id = ? AND user_seq < ? "
+        f"{RUNNING if running else ''}ORDER BY user_seq DESC LIMIT ?",
+        (owner, session_id, 2**62 if before is None else before, 2**62 if limit is None else limit),
     )
-    return [turn_of(row) for row in rows]
+    return [turn_of(row) for row in reversed(rows)]
 
 
 def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
@@ -339,8 +341,11 @@ class Turns:
     async def get(self, owner: str, turn_id: str) -> TurnRecord:
         return await self._db.read(owner, lambda: get_turn(owner, turn_id))
 
-    async def list(self, owner: str, session_id: str) -> Sequence[TurnRecord]:
-        return await self._db.read(owner, lambda: _list(owner, session_id))
+    async def list(
+        self, owner: str, session_id: str, *, before: int | None = None, limit: int | None = None, running: bool = False
+    ) -> Sequence[TurnRecord]:
+        """In order; `limit` takes the newest of those whose question stands before `before`."""
+        return await self._db.read(owner, lambda: _list(owner, session_id, before, limit, running))
 
     async def recover(
         self, *, everything: bool = False, jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: ()
