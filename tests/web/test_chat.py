@@ -198,6 +198,24 @@ def test_sessions_are_found_by_words_renamed_and_deleted_after_a_question(serve:
     assert site.ask("GET", "/api/sessions")["sessions"] == []
 
 
+def test_a_long_session_is_shown_from_its_end_and_from_its_middle(serve: Serve, look: Look) -> None:
+    site = serve([{"text": "Yes."}])
+    session, _ = site.said("Question 0")
+    for number in range(1, 70):
+        site.said(f"Question {number}", session)
+    seen = look(site)
+    seen.go(f"#/s/{session}")
+    expect(seen.page.locator(".turn")).to_have_count(50)
+    expect(seen.page.locator(".bubble").last).to_have_text("Question 69")
+    seen.page.get_by_role("button", name="Show older ones").click()
+    expect(seen.page.locator(".turn")).to_have_count(70)
+    expect(seen.page.locator(".bubble").first).to_have_text("Question 0")
+    seen.go(f"#/s/{session}/3")
+    expect(seen.page.locator(".found")).to_contain_text("Question 1")
+    seen.page.locator(".newer button").click()
+    expect(seen.page.locator(".bubble").last).to_have_text("Question 69")
+
+
 def paste(page: Page, data: bytes) -> None:
     page.evaluate(
         """(data) => {

@@ -9,6 +9,7 @@ import { t } from "./texts.js";
 import { Turn, replay } from "./turns.js";
 
 const ONCE = 100;
+const TURNS = 1000;
 const NEAR = 120;
 const TITLE = 60;
 const RUNNING = ["accepted", "streaming"];
@@ -33,7 +34,8 @@ class Chat {
     this.choice = { mode: "", skill: "" };
     this.log = el("div", { class: "log" });
     this.more = el("div", { class: "more" });
-    this.scroll = el("div", { class: "scroll" }, this.more, this.log);
+    this.newer = el("div", { class: "more newer" });
+    this.scroll = el("div", { class: "scroll" }, this.more, this.log, this.newer);
     this.latest = button(t("latest"), () => this.down(true), { sign: "down", className: "latest" });
     this.latest.hidden = true;
     this.lost = el("p", { class: "lost", role: "status", hidden: true }, t("lost"));
@@ -50,14 +52,16 @@ class Chat {
     fill(this.log, skeleton(7));
     try {
       const address = path`/api/sessions/${this.session}`;
-      const before = this.seq ? { after: Math.max(0, this.seq - ONCE / 2), limit: ONCE } : { newest: true, limit: ONCE };
-      const [record, { messages }, { turns }] = await busy(Promise.all([get(address), get(`${address}/messages${query(before)}`), get(`${address}/turns`)]));
+      const before = this.seq ? { after: Math.max(0, this.seq - ONCE / 2), limit: ONCE, newest: false } : { newest: true, limit: ONCE };
+      const [record, { messages }, { turns }] = await busy(Promise.all([get(address), get(`${address}/messages${query(before)}`), get(`${address}/turns${query({ limit: TURNS, before: this.seq ? this.seq + ONCE : null })}`)]));
       if (this.away.signal.aborted) return;
       this.record = record;
       this.known = new Map(turns.map((turn) => [turn.turn_id, turn]));
       this.draw();
       fill(this.log);
       this.show(messages);
+      const rest = record.messages - (messages.at(-1)?.seq ?? record.messages); // an address may lead into the middle
+      fill(this.newer, rest > 0 && button(t("latest"), () => this.page.go(`#/s/${this.session}`), { className: "wide" }));
       this.place();
     } catch (error) {
       if (error.name !== "AbortError" && !this.away.signal.aborted) fill(this.log, problem(error, () => this.open()));
@@ -149,7 +153,7 @@ class Chat {
       else {
         if (record) turn.stored(record);
         turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: "" }, false);
-        if (!record) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
+        if (!rows[0].turn_id) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
       }
       nodes.push(turn.root);
     }
@@ -159,7 +163,9 @@ class Chat {
 
   async older() {
     try {
-      const { messages } = await busy(get(path`/api/sessions/${this.session}/messages` + query({ before: this.first, newest: true, limit: ONCE })));
+      const address = path`/api/sessions/${this.session}`;
+      const [{ messages }, { turns }] = await busy(Promise.all([get(`${address}/messages${query({ before: this.first, newest: true, limit: ONCE })}`), get(`${address}/turns${query({ before: this.first, limit: ONCE })}`)]));
+      for (const turn of turns) this.known.set(turn.turn_id, turn);
       const height = this.scroll.scrollHeight;
       this.show(messages);
       this.scroll.scrollTop += this.scroll.scrollHeight - height;
@@ -262,7 +268,7 @@ class Chat {
   // The turn was over before we came: its rows say how.
   async reread(turn) {
     const record = await get(path`/api/turns/${turn.id}`);
-    const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE }));
+    const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE, newest: false }));
     fill(turn.body);
     replay(turn, messages.filter((row) => row.turn_id === turn.id));
     turn.ended({ state: record.state, error: record.error, hint: "" }, false);

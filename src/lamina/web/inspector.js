@@ -36,7 +36,7 @@ class Inspector {
   // The request that the draft would make. Its segments tile it, so their texts are its bytes.
   async preview() {
     const content = kept(`lamina.draft.${this.session}`) || "…";
-    const [told, { turns }] = await busy(Promise.all([post(path`/api/sessions/${this.session}/context`, { content }), get(path`/api/sessions/${this.session}/turns`)]));
+    const [told, { turns }] = await busy(Promise.all([post(path`/api/sessions/${this.session}/context`, { content }), get(path`/api/sessions/${this.session}/turns` + query({ limit: 1000 }))]));
     Object.assign(this, { told, receipt: told.receipt, data: new TextEncoder().encode(told.texts.join("")), hash: "", turns });
     this.draw();
   }
@@ -45,7 +45,7 @@ class Inspector {
     try {
       if (this.next) return await this.preview();
       if (!this.turn) {
-        this.turns = (await busy(get(path`/api/sessions/${this.session}/turns`))).turns;
+        this.turns = (await busy(get(path`/api/sessions/${this.session}/turns` + query({ limit: 1000 })))).turns;
         const sent = this.turns.filter((one) => one.requests);
         if (!sent.length) return this.draw(empty("layers", t("noTurns"), t("noTurnsWhat")));
         this.turn = sent.at(-1).turn_id;
@@ -53,7 +53,7 @@ class Inspector {
       const asked = query({ request: this.request });
       const [told, sent] = await busy(Promise.all([get(path`/api/turns/${this.turn}/receipt` + asked), payload(this.turn, this.request)]));
       Object.assign(this, { told, receipt: told.receipt, data: sent.bytes, hash: sent.hash, session: told.turn.session_id });
-      this.turns ||= (await get(path`/api/sessions/${this.session}/turns`)).turns;
+      this.turns ||= (await get(path`/api/sessions/${this.session}/turns` + query({ limit: 1000 }))).turns;
       this.draw();
     } catch (error) {
       this.draw(problem(error, () => this.load()));
