@@ -115,3 +115,13 @@ async def test_tools_of_other_modes_are_not_offered(where: str) -> None:
         await told(app, session, "hi")
         assert [len(context.tools) for context in provider.contexts] == [0, 1]
         assert "Mode: agent" in provider.contexts[1].system
+
+
+async def test_the_turn_after_one_with_tools_extends_its_last_request_byte_for_byte(where: str) -> None:
+    """What a turn sent as its own, calls and results, comes back from the store in the same bytes."""
+    script = [CALL, CALL, [{"text": "Here."}], [{"text": "Yes."}]]
+    async with chat(where, script, tools=fetching([True])) as (app, session, provider):
+        await told(app, session, "Fetch it twice.")
+        await told(app, session, "And now?")
+        before, after = provider.contexts[2].receipt.payload, provider.contexts[3].receipt.payload
+        assert after.startswith(before[: before.rindex(b"]")])

@@ -374,7 +374,7 @@ class Engine:
         for call in calls:
             work.running.emit(call)
             result, content = await self._result(work, call)
-            await asyncio.shield(self._keep(work, {"role": "tool", "tool_call_id": call.id, "content": content}))
+            await asyncio.shield(self._keep(work, {"role": "tool", "content": content, "tool_call_id": call.id}))
             work.running.emit(result)
 
     async def _keep(self, work: Work, message: Message) -> None:

@@ -100,7 +100,7 @@ def _of_user(blocks: list[Any], where: str) -> list[Message]:
         if block.get("type") == "tool_result":
             if parts:
                 raise HttpError(400, f"{place} stands behind the user's words", hint="results of calls come first")
-            found.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": _result(block)})
+            found.append({"role": "tool", "content": _result(block), "tool_call_id": str(block.get("tool_use_id", ""))})
         elif block.get("type") == "image":
             parts.append({"type": "image_url", "image_url": {"url": _picture(block.get("source"), place)}})
         else:

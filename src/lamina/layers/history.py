@@ -105,5 +105,5 @@ def closed(messages: Sequence[Message]) -> list[Message]:
 
 
 def _interrupted(calls: dict[str, None]) -> list[Message]:
-    results: list[Any] = [{"role": "tool", "tool_call_id": name, "content": INTERRUPTED} for name in calls]
+    results: list[Any] = [{"role": "tool", "content": INTERRUPTED, "tool_call_id": name} for name in calls]
     return results
