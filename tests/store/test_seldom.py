@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lamina.records import Template
+from lamina.records import NewMemory, Template
 from lamina.store.database import Make
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.store import Store
@@ -31,6 +31,26 @@ async def test_a_change_is_seen_by_the_next_read_of_its_owner_and_of_every_other
     await store.templates.delete("ann", (await store.templates.list("ann"))[0].template_id)
     assert len(await store.templates.list("ann", enabled=True)) == 2
     assert len(await store.templates.list("ann", enabled=False)) == 0, "each question has an answer of its own"
+
+
+async def test_what_memory_asks_on_every_turn_follows_each_change_of_it(store: Store) -> None:
+    assert await store.memories.list("ann", pinned=True) == []
+    (made,) = await store.memories.add("ann", [NewMemory("tea", pinned=True)])
+    assert [m.text for m in await store.memories.list("ann", pinned=True)] == ["tea"]
+    await store.memories.edit("ann", made.memory_id, text="green tea")
+    assert [m.text for m in await store.memories.list("ann", pinned=True)] == ["green tea"]
+    await store.memories.pin("ann", made.memory_id, False)
+    assert await store.memories.list("ann", pinned=True) == []
+    await store.memories.pin("ann", made.memory_id)
+    assert len(await store.memories.list("ann", pinned=True)) == 1
+    await store.memories.forget("ann", [made.memory_id])
+    assert await store.memories.list("ann", pinned=True) == []
+    session = await store.sessions.new("ann")
+    assert await store.summaries.recent("ann") == []
+    await store.summaries.put("ann", session.session_id, "about tea", upto_seq=0, written_by="test")
+    assert [s.text for s in await store.summaries.recent("ann")] == ["about tea"]
+    await store.sessions.delete("ann", session.session_id)
+    assert await store.summaries.recent("ann") == []
 
 
 async def test_an_unchanged_table_is_not_read_again_and_turns_do_not_count_as_a_change(store: Store) -> None:

@@ -400,7 +400,10 @@ class Memories:
         limit: int = 50, before: int | None = None, pinned: bool | None = None,
     ) -> Sequence[Memory]:  # fmt: skip
         """The latest changed first; `before` is the `change` of the last one already seen."""
-        return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before, pinned))
+        if pinned is None and kind is None:
+            return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before, pinned))
+        asked = f"memories {state} {kind} {limit} {before} {pinned} {query}"  # few, and asked for on every turn
+        return await self._db.seldom(owner, asked, lambda: _list(owner, state, kind, query, limit, before, pinned))
 
     async def edit(
         self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,

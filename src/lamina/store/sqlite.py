@@ -26,7 +26,7 @@ T = TypeVar("T")
 MAX_GROUP = 256
 """Transactions that share one sync at most."""
 MAX_KEPT = 10_000
-SELDOM = ("prompt_template", "user_profile")
+SELDOM = ("prompt_template", "user_profile", "atomic_memory", "session_summary")
 """Tables that change seldom and are read on every turn: what was read of them is kept until one of them changes. Nobody
 else writes to the file."""
 READERS = 3

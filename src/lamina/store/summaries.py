@@ -92,7 +92,8 @@ class Summaries:
 
     async def recent(self, owner: str, *, limit: int = 5, without: str = "") -> Sequence[Summary]:
         """The latest written first, the session `without` left out."""
-        return await self._db.read(owner, lambda: _recent(owner, limit, without))
+        asked = f"summaries {limit} {without}"
+        return await self._db.seldom(owner, asked, lambda: _recent(owner, limit, without))
 
     async def delete(self, owner: str, session_id: str) -> None:
         await self._db.write(owner, lambda: _delete(owner, session_id))
