@@ -119,6 +119,22 @@ async def test_R10_another_process_follows_and_cancels_a_turn_that_runs_elsewher
         assert sized(seen) == ["one two ", ("interrupted", "cancelled")]
 
 
+async def test_R14_the_same_key_at_another_process_hears_the_turn_to_its_end(postgres: Server) -> None:
+    script = [[{"text": "one "}, {"delay": 0.5}, {"text": "two "}, {"delay": 0.5}, {"text": "three"}]]
+    where = postgres.database()
+    async with (
+        chat(where, script) as (app, session, provider),
+        App.open(where, settings=app.settings, provider=provider, work=False) as other,
+    ):
+        await app.start("ann", session.session_id, "go", key="k")
+        running = await other.start("ann", session.session_id, "go", key="k")
+        async with asyncio.timeout(30):
+            events = [event async for event in running.events()]
+        assert "".join(event.text for event in events if isinstance(event, Text)) == "one two three"
+        assert (events[-1], (await running.wait()).state) == (Ended("complete"), "complete")
+        assert len(provider.contexts) == 1
+
+
 async def test_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_error(where: str) -> None:
     async with chat(where, [[{"text": "one "}, {"delay": 5}]]) as (app, session, _):
         running = await app.start("ann", session.session_id, "go")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
-from lamina.app.follow import follow, position_of
+from lamina.app.follow import follow, followed, position_of
 from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.tools import offered
 from lamina.app.trace import requests_of
@@ -228,7 +228,9 @@ class App:
         """Say something in a session. Returns as soon as that is stored; the turn runs on, whoever reads it."""
         turn = await self.turn(owner, session_id, user, **options)
         try:
-            return await self.engine.start(turn, key=key, ask=ask)
+            running = await self.engine.start(turn, key=key, ask=ask)
+            elsewhere = running.turn.repeated and running.turn.state == "streaming"
+            return followed(self.store, running.turn) if elsewhere else running
         except NotFoundError:
             if session_id != REQUESTS or not self._singles.pop(owner, None):
                 raise  # else it was deleted meanwhile, and is made again

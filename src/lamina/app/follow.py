@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from lamina.assembly.results import output_of
 from lamina.engine.run import Engine
+from lamina.engine.running import Running
 from lamina.errors import InputError, shown
 from lamina.records import FinalState, StoredMessage, TurnRecord
 from lamina.store.store import Store
@@ -81,6 +82,27 @@ async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[
             yield after, ended(turn)
             return
         await asyncio.sleep(LOOK)
+
+
+def followed(store: Store, turn: TurnRecord) -> Running:
+    """A turn that another process answers, for readers of this one. To cancel it is `App.cancel`'s matter."""
+    running = Running(turn)
+
+    async def read() -> None:
+        async with aclosing(_stored(store, turn, 0)) as events:
+            async for _, event in events:
+                if isinstance(event, Ended):
+                    running.end(await store.turns.get(turn.owner, turn.turn_id), event)
+                else:
+                    running.emit(event)
+
+    def lost(task: asyncio.Task[None]) -> None:
+        if not running.over:  # the store is gone, or this process ends
+            running.end(turn, Ended("interrupted", "it runs elsewhere"))
+
+    running.reading = asyncio.create_task(read())
+    running.reading.add_done_callback(lost)
+    return running
 
 
 async def _story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:

@@ -17,6 +17,8 @@ class Running:
         self._news = asyncio.Event()
         self._over = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
+        self.reading: asyncio.Task[None] | None = None
+        """Where it is read from a store, not run here: the task that does."""
         self.cancelled = False
 
     async def events(self, after: int = 0) -> AsyncGenerator[TurnEvent]:
