@@ -74,6 +74,7 @@ async def say(site: Site, user: User, rng: random.Random) -> Answer | None:
     body = {"content": user.says(f"number {rng.randrange(1_000)}")}
     path = f"/api/sessions/{rng.choice(user.sessions)}/messages"
     answer = await site.post(path, body, key=user.key, headers={"Accept": "text/event-stream"})
+    assert answer.status == 200, answer.raw
     user.turns.append(answer.headers["x-lamina-turn"])
     return answer
 
@@ -82,6 +83,7 @@ async def complete(site: Site, user: User, rng: random.Random) -> Answer:
     session = {"X-Lamina-Session": rng.choice(user.sessions)} if user.sessions and rng.random() < 0.5 else {}
     messages = [{"role": "system", "content": user.says("rule")}, {"role": "user", "content": user.says("question")}]
     answer = await site.post("/v1/chat/completions", {"messages": messages}, key=user.key, headers=session)
+    assert answer.status == 200, answer.raw
     user.turns.append(answer.headers["x-lamina-turn"])
     return answer
 
@@ -96,6 +98,7 @@ async def remember(site: Site, user: User, rng: random.Random) -> Answer:
 async def teach(site: Site, user: User, rng: random.Random) -> Answer:
     body = {"name": f"skill{rng.randrange(10**9)}", "content": user.says("skill"), "is_skill": True}
     made = await site.post("/api/templates", body, key=user.key)
+    assert made.status == 201, made.raw
     user.templates.append(made.json["template_id"])
     return made
 

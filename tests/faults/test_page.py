@@ -163,7 +163,11 @@ def visited(seen: Seen, found: Breaches, other: Outside, chance: random.Random) 
     session = seen.session
     turn = page.get_attribute(".turn", "data-turn")
     page.click(".answer-foot .collect")
-    site.ask("PATCH", f"/api/sessions/{session}", {"title": hostile(chance, other.url)[:200], "mode": "agent"})
+    site.ask(
+        "PATCH",
+        f"/api/sessions/{session}",
+        {"title": hostile(chance, other.url).replace("\0", "")[:200], "mode": "agent"},
+    )
     page.fill("#ask", "And a tool, please")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelectorAll('.answer-foot .collect').length === 2")

@@ -432,3 +432,10 @@ def test_only_this_machines_own_addresses_are_loopback() -> None:
     assert listen_place("[::1]:0") == ("[::1]", 0)
     assert all(is_loopback(address) for address in ("127.0.0.1", "127.8.9.1", "localhost", "[::1]"))
     assert not any(is_loopback(a) for a in ("0.0.0.0", "[::]", "10.0.0.1", "127.evil.com", "127.0.0.1.evil.com", ""))
+
+
+async def test_many_people_with_right_keys_come_in_at_once_from_one_address(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", options=Options(log="off", guesses=5)) as site:
+        keys = [await site.key(f"user{n}") for n in range(60)]
+        replies = await asyncio.gather(*(site.get("/api/me", key=key) for key in keys))
+        assert [reply.json["user"] for reply in replies] == [f"user{n}" for n in range(60)]

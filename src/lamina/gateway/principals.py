@@ -109,7 +109,7 @@ class Principals:
         if found := self.believed(shown):
             return found
         known = shown.proof in self._known  # it was right a while ago: no guess
-        if not known and (wait := self._guesses.take(address, self._most_guesses)):
+        if not known and (wait := self._guesses.wait(address, self._most_guesses)):
             raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
         task = self._asking.get(shown.proof)
         if task is None:
@@ -118,9 +118,8 @@ class Principals:
         found = await asyncio.shield(task)
         if found is None:
             self._known.pop(shown.proof, None)
+            self._guesses.take(address, self._most_guesses)  # only what was wrong counts: a team may share an address
             raise unknown()
-        if not known:
-            self._guesses.give(address)
         return found
 
     async def _look_up(self, shown: Shown) -> Principal | None:
