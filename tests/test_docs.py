@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -22,6 +23,7 @@ import pytest
 import lamina
 from lamina import errors, records, types
 from lamina.settings import load_settings
+from tests.gateway.processes import gateway
 
 ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
@@ -127,12 +129,17 @@ def shell_problems(text: str, folder: Path) -> list[str]:
     problems: list[str] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_"))}
     environ |= {"LANG": "C.UTF-8", "COLUMNS": "100", "PYTHON": sys.executable, **PATIENT}
+    environ |= {"XDG_DATA_HOME": f"{folder}/data", "XDG_STATE_HOME": f"{folder}/state"}
     for block, promised in printed_by(text):
         if block.lang != "sh":
             continue
         printed = ""
         for line in commands(block):
-            if COMMAND.match(line):
+            if line.startswith("curl "):
+                problems += served(line, folder, environ, block.line)
+            elif line.startswith("lamina serve"):
+                continue  # it serves the `curl` lines
+            elif COMMAND.match(line):
                 run = subprocess.run(
                     ["bash", "-c", SHELL + line], cwd=folder, env=environ, stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, encoding="utf-8", timeout=60,
@@ -150,6 +157,23 @@ def shell_problems(text: str, folder: Path) -> list[str]:
                 problems.append(f"line {block.line}: a shell line that no test runs: {line!r}")
         problems += difference(promised, printed, block.line)
     return problems
+
+
+def served(line: str, folder: Path, environ: dict[str, str], number: int) -> list[str]:
+    """A `curl` line against a gateway of its own, on a free port, with a script for a model and a key of its own."""
+    (folder / "answers.json").write_text('[[{"text": "Hello."}]]', encoding="utf-8")
+    environ = {**environ, "LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(folder / "answers.json")}
+    with gateway(folder, environ) as site:
+        while not (token := re.findall(r"token=(\S+)", site.log.read_text(encoding="utf-8"))):
+            assert site.process.poll() is None, site.log.read_text(encoding="utf-8")
+            time.sleep(0.05)
+        line = line.replace("http://127.0.0.1:8765", site.url)
+        done = subprocess.run(
+            ["bash", "-c", line], env={**environ, "KEY": token[0]}, capture_output=True, text=True, timeout=60
+        )
+    if done.returncode or '"error"' in done.stdout or not done.stdout:
+        return [f"line {number}: {line!r} ends with {done.returncode}: {done.stdout}{done.stderr}"]
+    return []
 
 
 def unknown_targets(text: str) -> list[str]:

@@ -20,7 +20,7 @@ from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
 from lamina.layers.templates import template_of
 from lamina.providers.anthropic import AnthropicProvider
-from lamina.providers.openai import OpenAIProvider
+from lamina.providers.openai import OPTIONS, OpenAIProvider
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Session, Template, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
@@ -494,4 +494,5 @@ def test_C3_one_function_makes_contexts_and_providers_take_nothing_else() -> Non
     ]
     assert makers == ["assembly/context.py"] * 2, "one from layers, one from bytes that were sent before"
     for module in (OpenAIProvider, AnthropicProvider, ScriptedProvider):
-        assert list(inspect.signature(module.stream).parameters) == ["self", "context", "max_tokens"]
+        assert list(inspect.signature(module.stream).parameters) == ["self", "context", "max_tokens", "options"]
+    assert not {"messages", "tools", "system"} & OPTIONS, "a caller's wishes bring no messages along"
