@@ -375,6 +375,8 @@ class Ended:
     hint: str = ""
     reason: DoneReason = "stop"
     """Why the model's last answer ended."""
+    code: int = 0
+    """Where it failed: the HTTP status that says whose matter it is."""
 
 
 TurnEvent = Began | Text | ToolCallEvent | ToolResult | Notice | Usage | Ended

@@ -9,6 +9,7 @@ from lamina import App, ToolRegistry, validate
 from lamina.app.trace import requests_of
 from lamina.errors import ConnectError
 from lamina.providers.scripted import ScriptedProvider
+from lamina.records import Template
 from lamina.store.store import Store, open_store
 from lamina.types import Began, Context, Decision, Ended, Event, Notice, Text, ToolCallEvent, ToolResult, Usage
 from tests.engine.chats import chat, end_of, settings, text_of, told
@@ -118,7 +119,7 @@ async def test_the_same_key_is_one_turn_and_one_call_of_the_provider(where: str)
 async def test_a_provider_that_nobody_reaches_fails_the_turn_and_the_words_stay(where: str) -> None:
     async with chat(where, [[{"fault": "refused"}], [{"text": "better"}]]) as (app, session, provider):
         end = end_of(await told(app, session, "hi"))
-        assert end == Ended("failed", "the script cannot be reached", "is it running?")
+        assert end == Ended("failed", "the script cannot be reached", "is it running?", code=502)
         assert end_of(await told(app, session, "again")).state == "complete"
         assert [m["content"] for m in provider.contexts[-1].messages[1:]] == ["hi", "again"]
         assert not validate(json.loads(provider.contexts[-1].payload))
@@ -238,3 +239,20 @@ async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
         assert "×" not in before.counter
         assert after.counter.endswith("×4.000")
         assert (await app.store.sessions.get("ann", session.session_id)).runtime["use"] == 0.5
+
+
+async def test_C5_the_profile_fills_slots_and_a_failed_turn_keeps_its_hint(where: str) -> None:
+    async with chat(where, [[{"text": "ok"}]]) as (app, session, provider):
+        await app.store.templates.put("ann", Template("", "trip", "You help people in {{city}}."))
+        failed = end_of(await told(app, session, "hi"))
+        assert failed.state == "failed"
+        assert "city" in failed.error
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        stored = [event async for _, event in app.follow("ann", turn.turn_id)][-1]
+        assert (stored.error, stored.hint) == (failed.error, failed.hint)  # pyright: ignore[reportAttributeAccessIssue]
+        assert failed.hint
+        await app.store.profile.set("ann", {"city": "Jiangcheng"})
+        assert end_of(await told(app, session, "hi")).state == "complete"
+        assert "You help people in Jiangcheng." in provider.contexts[-1].system
+        await told(app, session, "hi", values={"city": "Lisbon"})
+        assert "Lisbon" in provider.contexts[-1].system, "what the caller gives counts more"

@@ -138,7 +138,7 @@ class App:
         self._files: InstructionFiles | None = None
         sources: list[Source] = [
             _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
-            ScenarioSource(store.templates, missing=settings.missing_slots),
+            ScenarioSource(store.templates, store.profile, missing=settings.missing_slots),
             SessionSource(store.profile),
             MemorySource(self.memory, store.history, top_n=settings.memories),
             CollectedSource(store.history, limit=settings.collected),
@@ -229,8 +229,7 @@ class App:
         turn = await self.turn(owner, session_id, user, **options)
         try:
             running = await self.engine.start(turn, key=key, ask=ask)
-            elsewhere = running.turn.repeated and running.turn.state == "streaming"
-            return followed(self.store, running.turn) if elsewhere else running
+            return followed(self.store, running.turn) if running.turn.repeated else running
         except NotFoundError:
             if session_id != REQUESTS or not self._singles.pop(owner, None):
                 raise  # else it was deleted meanwhile, and is made again
@@ -292,7 +291,14 @@ class App:
 
     def _fit_window(self) -> None:
         room = room_in(self.settings, window_of(self.settings, self._provider))
-        self.builder.settings = replace(self.builder.settings, budget=room)
+        self.builder.settings = replace(self.builder.settings, budget=room, blind=self.pictures is False)
+
+    @property
+    def pictures(self) -> bool | None:
+        """Whether the model sees pictures, where that is known."""
+        if self.settings.pictures != "auto":
+            return self.settings.pictures == "yes"
+        return getattr(self._provider, "pictures", None)
 
     def _hide(self, text: str) -> str:
         """Our own keys are in no tool's output."""

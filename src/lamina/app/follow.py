@@ -7,6 +7,7 @@ that a stream which one process began goes on in another, byte for byte. Reading
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from lamina.assembly.results import output_of
 from lamina.engine.run import Engine
@@ -85,14 +86,15 @@ async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[
 
 
 def followed(store: Store, turn: TurnRecord) -> Running:
-    """A turn that another process answers, for readers of this one. To cancel it is `App.cancel`'s matter."""
+    """A turn that is over, or that another process answers, for readers here. `App.cancel` ends it."""
     running = Running(turn)
 
     async def read() -> None:
         async with aclosing(_stored(store, turn, 0)) as events:
             async for _, event in events:
                 if isinstance(event, Ended):
-                    running.end(await store.turns.get(turn.owner, turn.turn_id), event)
+                    now = await store.turns.get(turn.owner, turn.turn_id)
+                    running.end(replace(now, repeated=True), event)
                 else:
                     running.emit(event)
 
@@ -154,4 +156,4 @@ def outcome(name: str, text: str) -> OutcomeState:
 def ended(turn: TurnRecord) -> Ended:
     """The end of a turn as it is stored."""
     state: FinalState = "interrupted" if turn.state == "streaming" else turn.state
-    return Ended(state, turn.error, reason=turn.usage.get("done", "stop"))
+    return Ended(state, turn.error, turn.usage.get("hint", ""), turn.usage.get("done", "stop"))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,8 +47,12 @@ def add_serve(app: typer.Typer, say: Say) -> None:
         model: Annotated[str | None, option(say, "model")] = None,
         user: Annotated[str | None, option(say, "user")] = None,
         store: Annotated[str | None, option(say, "store")] = None,
+        workspace: Annotated[Path | None, option(say, "chat.workspace", "--workspace")] = None,
     ) -> None:
-        settings = chosen(user, store, channel="gateway", listen=listen, model=model)
+        if workspace is not None and not workspace.is_dir():
+            raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
+        folder = os.path.abspath(workspace) if workspace else None
+        settings = chosen(user, store, channel="gateway", listen=listen, model=model, workspace=folder)
         if log not in LEVELS:
             raise InputError(f"--log has no choice {shown(log)}", hint=f"choose one of {', '.join(LEVELS)}")
         names = (*_listed(settings.host_names), *(host_name or ()))

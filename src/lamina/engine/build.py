@@ -15,7 +15,7 @@ from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.state import Runtime
 from lamina.errors import LaminaError, PromptError
-from lamina.layers.history import Chat, read_chat
+from lamina.layers.history import Chat, read_chat, without_pictures
 from lamina.layers.injection import PromptEnvelope, SystemPromptManager
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Count, HistoryRows, Source
@@ -50,6 +50,8 @@ class BuildSettings:
     """Seconds that an optional source may take."""
     off: Mapping[str, str] = field(default_factory=dict[str, str])
     """Layers that are switched off, and the words for it in the receipt."""
+    blind: bool = False
+    """The model sees no pictures: those in the history are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,15 @@ class ContextBuilder:
     async def chat(self, turn: Turn) -> Chat:
         """[5]: the rolling window of this session, and of no other, from its last compaction on."""
         if turn.given.history is not None:
-            return Chat(list(turn.given.history), 0)
-        return await read_chat(
+            return Chat(self._seen(turn.given.history), 0)
+        found = await read_chat(
             self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before,
             after=Runtime.of(turn.session.runtime).folded,
         )  # fmt: skip
+        return replace(found, messages=self._seen(found.messages))
+
+    def _seen(self, messages: Sequence[Message]) -> list[Message]:
+        return [without_pictures(message) for message in messages] if self.settings.blind else list(messages)
 
     def assemble(self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = ()) -> Context:
         """A request; `since` is what the turn itself has added, calls and their results."""

@@ -36,7 +36,7 @@ from lamina.engine.compaction import (
 )
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, typed, usage, written
+from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, status_of, typed, usage, written
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
@@ -47,7 +47,7 @@ from lamina.errors import (
     StoreError,
     shown,
 )  # fmt: skip
-from lamina.layers.history import whole
+from lamina.layers.history import has_pictures, whole
 from lamina.layers.said import words
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Ask, Complete, HistoryRows, Provider
@@ -71,8 +71,8 @@ BATCH = 0.05
 REST = 0.02
 """Seconds after which whoever streams without a pause lets others run."""
 LEASE = 60.0
-MOST_RESULTS = 256
-"""Of calls that one answer may leave to the caller."""
+OVER = 1.2
+"""A request that is estimated this much larger than the model's window is not sent; less may be an error of ours."""
 MOST_CHARACTERS = 4_000_000
 """Of an answer; what goes on longer is broken."""
 
@@ -130,13 +130,15 @@ class Engine:
         said: Sequence[AnyMessage] = turn.given.results or [{"role": "user", "content": content}]
         for message in said:
             check_message(message, "the message")  # once it is stored, it is sent with every request after it
-        await self._check_given(turn)
+        if self.builder.settings.blind and any(has_pictures(message) for message in said):
+            raise MessageError("this model sees no pictures", hint="say it in words, or take a model that sees")
+        self._check_tools(turn)
         record = await self._turns.begin(
             turn.owner, turn.session.session_id, said[0], key=key, lease=self._lease,
             tokens=self.builder.settings.count(turn.words), more=said[1:],
         )  # fmt: skip
-        if record.repeated:
-            return await self._again(record)
+        if record.repeated:  # joined where it runs here; else whoever asked reads it from the store
+            return self.running(record.turn_id) or Running(record)
         running = Running(record)
         running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
         before = record.answer_seq if turn.given.results else record.user_seq
@@ -147,23 +149,11 @@ class Engine:
         task.add_done_callback(lambda _: self._tasks.pop(record.turn_id, None))
         return running
 
-    async def _check_given(self, turn: Turn) -> None:
-        """A caller's tools have names of their own, and his results are of calls that wait for them."""
+    def _check_tools(self, turn: Turn) -> None:
+        """A caller's tools have names of their own."""
         ours = {tool.name for tool in self.builder.tools(turn) or ()}
         if twice := sorted(ours & turn.given.tool_names):
             raise MessageError(f"the tool {shown(twice[0])} is lamina's own here", hint="give yours another name")
-        if not turn.given.results:
-            return
-        owner, session_id = turn.owner, turn.session.session_id
-        rows = await self._history.messages(owner, session_id, limit=2 * MOST_RESULTS, newest=True)
-        known = {str(call["id"]) for row in rows for call in row.extra.get("tool_calls") or ()}
-        known -= {str(row.extra.get("tool_call_id")) for row in rows if row.role == "tool"}
-        for result in turn.given.results:
-            if result.get("tool_call_id") not in known:
-                raise MessageError(
-                    f"no call waits for the result {shown(result.get('tool_call_id'))}",
-                    hint="send the results of the last answer's calls, once",
-                )
 
     @property
     def busy(self) -> int:
@@ -182,22 +172,6 @@ class Engine:
         for running, _ in held:
             running.cancel()
         await asyncio.gather(*(task for _, task in held), return_exceptions=True)
-
-    async def _again(self, record: TurnRecord) -> Running:
-        """A turn that was begun before under the same key: joined where it runs here, else told as it is stored."""
-        known = self.running(record.turn_id)
-        if known:
-            return known
-        running = Running(record)
-        running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
-        rows = await self._history.messages(
-            record.owner, record.session_id, after=record.answer_seq - 1, before=record.answer_seq + 1
-        )
-        if rows and rows[0].text:
-            running.emit(Text(rows[0].text))
-        state: FinalState = "interrupted" if record.state == "streaming" else record.state
-        running.end(record, Ended(state, record.error or ("it runs elsewhere" if record.state == "streaming" else "")))
-        return running
 
     async def _carry(self, work: Work) -> None:
         """Whatever the loop ends with, the turn gets its end."""
@@ -241,6 +215,16 @@ class Engine:
 
     async def _context(self, work: Work) -> Context:
         """The next request, within the window: what is older is folded when that is due, at every step (S9)."""
+        context = await self._folded(work)
+        window = self.provider.window
+        if window and context.receipt.tokens > OVER * window:  # nobody would take it: it is not sent
+            raise MessageError(
+                f"the request has about {context.receipt.tokens:,} tokens, and the model takes {window:,}",
+                hint="shorten the message, the rules or the skills, or take a model with a larger window",
+            )
+        return context
+
+    async def _folded(self, work: Work) -> Context:
         context = self._assembled(work)
         if work.turn.given.history is not None:
             return context
@@ -465,7 +449,7 @@ class Engine:
             answer = {"role": "assistant", "content": work.said or None, "tool_calls": written(handed)}
         lasting = work.turn.given.history is None
         record = await self._turns.finish(
-            *work.key, state=state, answer=answer, usage=usage(work),
+            *work.key, state=state, answer=answer, usage=usage(work, hint),
             receipt=trace if work.receipts else {},
             texts={name: text for name, text in texts.items() if name not in known},
             injection=manager.state.to_dict() if manager and work.heard and lasting else None,
@@ -477,4 +461,5 @@ class Engine:
             self._linked.pop(next(iter(self._linked)))
         work.show_rest()
         work.running.emit(*handed)
-        return work.running.end(record, Ended(state, error, hint, work.done))
+        code = status_of(problem) if state == "failed" else 0
+        return work.running.end(record, Ended(state, error, hint, work.done, code))

@@ -8,7 +8,14 @@ from typing import Any
 from lamina.engine.build import Gathered
 from lamina.engine.running import Running
 from lamina.engine.state import Runtime
-from lamina.errors import BrokenStreamError, LaminaError, LimitError, ProviderError, StalledError
+from lamina.errors import (
+    BrokenStreamError,
+    LaminaError,
+    LimitError,
+    ProviderError,
+    RejectedError,
+    StalledError,
+)  # fmt: skip
 from lamina.layers.history import Chat, whole
 from lamina.ports import Ask
 from lamina.records import FinalState, Turn, TurnRecord
@@ -106,9 +113,17 @@ def _ending(work: Work, problem: BaseException | None, limits: Limits) -> tuple[
     return "failed", f"{type(problem).__name__}: {problem}", "this is a bug in lamina: please report it"
 
 
-def usage(work: Work) -> dict[str, Any]:
-    """Sums for people who pay, and each request for those who look closer."""
-    done = {"done": work.done} if work.done != "stop" else {}
+def status_of(problem: BaseException | None) -> int:
+    """Whose matter a failure is, as HTTP says it: a request that the provider refused is the caller's."""
+    if isinstance(problem, RejectedError) and 400 <= problem.code < 500 and problem.code not in (401, 403, 404):
+        return 400
+    return problem.status if isinstance(problem, LaminaError) else 0
+
+
+def usage(work: Work, hint: str = "") -> dict[str, Any]:
+    """Sums for people who pay, each request for those who look closer, and how it ended where that is not plain."""
+    done: dict[str, Any] = {"done": work.done} if work.done != "stop" else {}
+    done |= {"hint": hint} if hint else {}
     if not work.usages:
         return done
     prompt, cached, completion = (sum(column) for column in zip(*map(_counts, work.usages), strict=True))

@@ -13,7 +13,9 @@ ME = record(
     {
         "user": TEXT, "key_id": TEXT, "scopes": {"type": "array", "items": TEXT}, "model": TEXT, "provider": TEXT,
         "version": TEXT, "lang": {**TEXT, "description": "en, zh, or empty: as the reader likes"}, "workspace": FLAG,
-        "memory": FLAG, "budget": {**COUNT, "description": "tokens of a request; 0 for no limit"},
+        "memory": FLAG,
+        "pictures": {"type": ["boolean", "null"], "description": "whether the model sees them; null: unknown"},
+        "budget": {**COUNT, "description": "tokens of a request; 0 for no limit"},
     },
 )  # fmt: skip
 
@@ -38,6 +40,7 @@ async def _me(app: App, request: Request) -> Reply:
             "lang": settings.lang,
             "workspace": bool(settings.workspace),
             "memory": settings.memory,
+            "pictures": app.pictures,
             "budget": int(budget) if math.isfinite(budget) else 0,
         }
     )

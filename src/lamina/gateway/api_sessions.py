@@ -30,7 +30,7 @@ from lamina.gateway.values import (
     session_value,
     turn_value,
 )
-from lamina.records import Session
+from lamina.records import REQUESTS, Session
 
 NAME: Schema = {"type": "string", "maxLength": 200}
 SEARCHED: Schema = {"type": "string", "maxLength": 500, "examples": ["invoice"]}
@@ -114,6 +114,8 @@ async def _delete(app: App, request: Request) -> Reply:
 @found
 async def _branch(app: App, request: Request) -> Reply:
     session_id, seq = request.params["session_id"], request.body["seq"]
+    if session_id == REQUESTS:
+        raise HttpError(409, "single requests are no chat", hint="branch a session", kind="conflict")
     session = await app.store.sessions.get(request.user, session_id)
     if seq > session.last_seq:
         raise HttpError(400, f"seq is {seq}", hint=f"the session has {session.last_seq} messages, counted from 1")

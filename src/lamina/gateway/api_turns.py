@@ -13,7 +13,7 @@ from lamina.app.follow import position_of
 from lamina.app.traces import Difference, difference, requests_of, unsent
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import KEY_LENGTH, found, key_of
+from lamina.gateway.ids import KEY_LENGTH, check_same, found, key_of
 from lamina.gateway.sse import HEADERS, MEDIA, is_end, written
 from lamina.gateway.values import (
     ACCEPTED,
@@ -29,7 +29,7 @@ from lamina.gateway.values import (
     request_value,
     turn_value,
 )
-from lamina.records import TurnRecord
+from lamina.records import REQUESTS, TurnRecord
 from lamina.types import Receipt
 
 MOST_PARTS, MOST_VALUES = 50, 100
@@ -103,6 +103,7 @@ async def _begun(
 ) -> Reply:
     """Say it, and give the turn's beginning or, where the caller wants them, its events."""
     running = await app.start(request.user, session_id, content, key=key_of(request.headers), **options)
+    await check_same(app, request, running.turn, content)
     request.watch(running)
     if wants_events(request):
         return _streamed(app, request, running.turn)
@@ -151,6 +152,12 @@ async def _retry(app: App, request: Request) -> Reply:
     owner, sessions = request.user, app.store.sessions
     turn = await app.store.turns.get(owner, request.params["turn_id"])
     question = await app.store.history.get(owner, turn.user_message_id)
+    if turn.session_id == REQUESTS:
+        raise HttpError(409, "a single request has no chat to be asked again in", hint="send it again", kind="conflict")
+    if question.role != "user":
+        raise HttpError(
+            409, "this turn goes on from results of calls", hint="retry the turn that called them", kind="conflict"
+        )
     key = key_of(request.headers)
     # with a key the session is named by it, so that a second try finds the first one's
     name = hashlib.sha256(f"{turn.turn_id}\n{key}".encode()).hexdigest()[:32] if key else ""

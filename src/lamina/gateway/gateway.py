@@ -119,13 +119,16 @@ class Gateway:
     def watch(self, principal: Principal, parent: str, running: Running) -> None:
         """Count the turn when it ends; one that is over already was counted by whoever began it."""
         turn_id = running.turn.turn_id
-        if not running.over and turn_id not in self._watched:
+        if not (running.over or running.turn.repeated) and turn_id not in self._watched:
             task = self._watched[turn_id] = asyncio.create_task(self._count(principal, parent, running))
             task.add_done_callback(lambda _: self._watched.pop(turn_id, None))
 
     async def _count(self, principal: Principal, parent: str, running: Running) -> None:
         turn = await running.wait()
-        self.spent(principal, int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0)))
+        prompt, completion = int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0))
+        if not prompt:  # it was left before the provider counted, or the provider counts nothing
+            prompt, completion = await estimate(self.app, turn)
+        self.spent(principal, prompt, completion)
         self.metrics.turn(turn)
         if self._traces:
             self._traces.turn(turn, parent)
@@ -194,7 +197,7 @@ class Gateway:
             principal = exchange.principal = await self._principal(exchange, headers, address)
             if door.route.scope not in principal.scopes:
                 hint = f"`lamina keys new --scope {door.route.scope}` makes a key that may"
-                raise HttpError(403, f"this key may not {door.route.scope}", hint=hint, kind="scope")
+                raise HttpError(403, f"this key lacks the scope {door.route.scope}", hint=hint, kind="scope")
             self.limits.admit(principal, spends=door.spends)
         query = door.query(scope["query_string"])
         body = await self._body(door, headers, exchange.receive) if door.route.method != "GET" else None
@@ -320,6 +323,16 @@ async def _none() -> AsyncIterator[bytes]:
     """The pieces of a reply to HEAD."""
     for piece in ():
         yield piece
+
+
+async def estimate(app: App, turn: TurnRecord) -> tuple[int, int]:
+    """What a turn cost by our own count: each request that was sent, and what came of the answer."""
+    sent = sum(int(request["tokens"]) for request in turn.receipt.get("requests", ()))
+    try:
+        answer = await app.store.history.get(turn.owner, turn.answer_message_id)
+    except LaminaError:  # it was deleted meanwhile
+        return sent, 0
+    return sent, answer.tokens or app.builder.settings.count(answer.text)
 
 
 def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -6,11 +6,13 @@ back.
 
 from collections.abc import Mapping
 from functools import wraps
+from typing import Any
 
 from lamina.app.app import App
 from lamina.errors import NotFoundError
 from lamina.gateway.http import Handler, HttpError, Reply, Request, not_found
 from lamina.gateway.values import ID_LENGTH
+from lamina.records import TurnRecord
 
 KEY_LENGTH = 150
 KEY_PREFIX = "api:"
@@ -35,6 +37,15 @@ def found(handler: Handler) -> Handler:
             raise not_found() from None
 
     return looked
+
+
+async def check_same(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
+    """A key that was used for another question is a slip: its answer would be taken for this one's."""
+    if request.headers.get("idempotency-key", "").strip():
+        kept = await app.store.history.get(request.user, turn.user_message_id)
+        if (kept.content or "") != (content or ""):
+            raise HttpError(409, "this Idempotency-Key was used for another question", hint="take a new key for it",
+                            kind="conflict")  # fmt: skip
 
 
 def key_of(headers: Mapping[str, str]) -> str:

@@ -34,8 +34,8 @@ class Shown:
 
 def unknown() -> HttpError:
     return HttpError(
-        401, "no key that is known here", hint="`lamina keys new` makes one; send it as Authorization: Bearer …",
-        kind="unauthorized",
+        401, "no key that is known here", kind="unauthorized",
+        hint="the address that `lamina serve` printed has a token in it, and `lamina keys new` makes keys",
     )  # fmt: skip
 
 

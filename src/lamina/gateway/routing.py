@@ -76,12 +76,19 @@ class Routes:
             if below is None:
                 below = node.below.get(ANY)
                 if below is None:
-                    raise not_found()
+                    raise not_found() if path.startswith(("/api/", "/web/")) else no_route()
                 values.append(piece)
             node = below
         if not node.doors:
             raise not_found()
         return node.doors, tuple(values)
+
+
+def no_route() -> HttpError:
+    hint = (
+        "base_url is http://…/v1 for OpenAI's client and http://… for Anthropic's; GET /api/openapi.json has all routes"
+    )
+    return HttpError(404, "no route has this path", hint=hint, kind="not_found")
 
 
 class MethodError(HttpError):

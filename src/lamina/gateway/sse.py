@@ -36,7 +36,7 @@ def event_bytes(name: str, data: object, position: str = "") -> bytes:
 
 
 def turn_event(position: str, event: TurnEvent) -> bytes:
-    fields: dict[str, Any] = {name: getattr(event, name) for name in type(event).__slots__}
+    fields: dict[str, Any] = {name: getattr(event, name) for name in type(event).__slots__ if name != "code"}
     place = f"{position}{END}" if isinstance(event, Ended) else position
     return event_bytes(NAMES[type(event)], fields, place)
 

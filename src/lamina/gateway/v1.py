@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.app.app import CANCELLED, App, Running
-from lamina.gateway.http import HttpError, Request
-from lamina.gateway.ids import key_of
+from lamina.gateway.http import HttpError, Request, not_found
+from lamina.gateway.ids import check_same, is_id, key_of
 from lamina.gateway.sse import PING, with_pings
 from lamina.records import REQUESTS, Given
 from lamina.types import Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
@@ -70,12 +70,13 @@ class Answer:
 
     @property
     def failed(self) -> bool:
-        """Whether no client should take this for an answer; one that was cancelled is as long as it was wished."""
-        return self.ended.state != "complete" and self.ended.error != CANCELLED
+        """Whether no client should take this for an answer: half of one never looks whole."""
+        return self.ended.state != "complete"
 
     def failure(self) -> HttpError:
         words, hint = self.ended.error or "the turn came to nothing", self.ended.hint
-        return HttpError(502, words, hint=hint or "what came is kept with the turn", kind="provider")
+        code = 400 if self.ended.error == CANCELLED else self.ended.code or 502
+        return HttpError(code, words, hint=hint or "what came is kept with the turn", kind="provider")
 
 
 def session_in(body: Mapping[str, Any]) -> str:
@@ -102,8 +103,11 @@ async def begun(app: App, request: Request, asked: Asked) -> Running:
         raise HttpError(400, "this session keeps single requests and is no chat", hint="POST /api/sessions makes one")
     if not asked.messages:
         raise HttpError(400, "messages holds no message to answer", hint="add a message of the role user")
+    if session_id and not is_id(session_id):
+        raise not_found()
     given, user = _of_session(asked) if session_id else _of_itself(asked)
     running = await app.start(request.user, session_id or REQUESTS, user, key=key_of(request.headers), given=given)
+    await check_same(app, request, running.turn, given.results[0]["content"] if given.results else user)
     request.watch(running)
     return running
 
@@ -123,15 +127,18 @@ def _of_itself(asked: Asked) -> tuple[Given, Any]:
 
 
 def _of_session(asked: Asked) -> tuple[Given, Any]:
-    """The newest words alone, or the results of the calls that the last answer left to the client."""
-    results: list[Message] = []
-    for one in reversed(asked.messages):
+    """The newest words alone, or the results of the calls that the last answer left to the client, with the words
+    behind them."""
+    said = next((one["content"] for one in reversed(asked.messages) if one["role"] == "user"), None)
+    words = asked.messages[-1:] if asked.messages[-1]["role"] == "user" else ()
+    results: list[Message] = [*words]
+    for one in reversed(asked.messages[: len(asked.messages) - len(words)]):
         if one["role"] != "tool":
             break
         results.insert(0, one)
-    said = next((one["content"] for one in reversed(asked.messages) if one["role"] == "user"), None)
-    if not results and asked.messages[-1]["role"] != "user":
+    if not results:
         raise HttpError(400, "the last message is not the user's", hint="a session takes the newest words of its user")
+    results = results if len(results) > len(words) else []
     given = Given(None, (), tuple(results), asked.system, asked.tools, asked.options, asked.max_tokens)
     return given, said or "…"
 

@@ -72,8 +72,8 @@ def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
     choice: Mapping[str, Any] = body.get("tool_choice") or {}
     if choice.get("type") == "tool":
         options["tool_choice"] = {"type": "function", "function": {"name": choice.get("name", "")}}
-    elif choice.get("type") in CHOICES:
-        options["tool_choice"] = CHOICES[choice["type"]]
+    elif isinstance(kind := choice.get("type"), str) and kind in CHOICES:
+        options["tool_choice"] = CHOICES[kind]
     if choice.get("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
     return options
@@ -148,7 +148,11 @@ def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if tool.get("type", "custom") != "custom" or not isinstance(tool.get("name"), str):
         raise HttpError(400, f"{where} is no tool of the client's own", hint='{"name": …, "input_schema": …}')
     schema: Any = tool.get("input_schema") or {"type": "object", "properties": {}}
-    function = {"name": tool["name"], "description": str(tool.get("description") or ""), "parameters": schema}
+    function = {
+        "name": tool["name"],
+        "description": str(tool.get("description") or f"A tool of the client: {tool['name']}."),
+        "parameters": schema,
+    }
     return {"type": "function", "function": function}
 
 

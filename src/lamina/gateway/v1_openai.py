@@ -144,8 +144,11 @@ def tool_of(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         raise HttpError(400, f"{where}.function.name is no text", hint="1 to 64 of A-Z, a-z, 0-9, _ and -")
     return {
         "type": "function",
-        "function": {**named, "parameters": named.get("parameters") or {"type": "object", "properties": {}}},
-    }
+        "function": {
+            **named, "description": named.get("description") or f"A tool of the client: {named['name']}.",
+            "parameters": named.get("parameters") or {"type": "object", "properties": {}},
+        },
+    }  # fmt: skip
 
 
 def calls_of(answer: Answer) -> Sequence[Mapping[str, Any]]:

@@ -4,16 +4,17 @@ Read from the newest back, page by page, until more would not fit: a long sessio
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from lamina.records import StoredMessage
-from lamina.types import Message
+from lamina.types import Message, Part
 
 PAGE = 64
 CHARACTERS_PER_TOKEN = 8
 """More than any counter packs into one token on average, so that never too little is read."""
+NO_PICTURE = "[a picture that is not shown]"
 INTERRUPTED = "This call was interrupted; there is no result."
 
 
@@ -66,7 +67,23 @@ def together(rows: Sequence[StoredMessage]) -> list[Message]:
         turns.setdefault(row.turn_id or f"#{row.seq}", []).append(row)
     found = (row for turn in turns.values() for row in turn)
     sent = (row for row in found if row.state != "streaming" and (row.content or row.extra.get("tool_calls")))
-    return [whole_message(row.message) for row in sent]
+    failed = {row.turn_id for row in rows if row.state == "failed"}  # perhaps because of its pictures: not again
+    return [whole_message(without_pictures(row.message) if row.turn_id in failed else row.message) for row in sent]
+
+
+def has_pictures(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part.get("type") == "image_url" for part in cast("list[Any]", content))
+
+
+def without_pictures(message: Message) -> Message:
+    """The message for a model that sees none, or that refused these."""
+    if not has_pictures(message):
+        return message
+    left: Part = {"type": "text", "text": NO_PICTURE}
+    parts = [left if part["type"] == "image_url" else part for part in cast("list[Part]", message["content"])]
+    found: Any = {**message, "content": parts}
+    return found
 
 
 def whole_message(message: Message) -> Message:

@@ -45,13 +45,13 @@ class ScenarioSource:
 
     name, optional = "scenario", False
 
-    def __init__(self, templates: TemplateRows, *, missing: Missing = "error") -> None:
-        self._templates = templates
+    def __init__(self, templates: TemplateRows, profile: ProfileRows, *, missing: Missing = "error") -> None:
+        self._templates, self._profile = templates, profile
         self._missing: Missing = missing
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
         session = turn.session
-        own = await self._enabled(turn.owner)
+        own, known = await self._enabled(turn.owner), await self._profile.get(turn.owner)
         mine = {(t.is_skill, t.name, t.scenario) for t in own}
         others = [t for t in await self._enabled(SHARED) if (t.is_skill, t.name, t.scenario) not in mine]
         chosen_is_own = any(t.is_skill and t.name == session.skill for t in own)
@@ -64,7 +64,7 @@ class ScenarioSource:
                 templates,
                 scenario=session.scenario,
                 app=session.app,
-                values=turn.values,
+                values={**known, **turn.values},
                 missing=self._missing,
                 chosen=session.skill if chosen_is_own == (owner is not None) else "",
                 owner=owner,

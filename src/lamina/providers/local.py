@@ -46,6 +46,9 @@ class LocalProvider:
         self._child: tuple[subprocess.Popen[bytes], OpenAIProvider] | None = None
         self._starting = asyncio.Lock()
 
+    pictures = False
+    """It sees none."""
+
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:

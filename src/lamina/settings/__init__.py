@@ -73,6 +73,8 @@ class Settings:
     """The file that the scripted provider plays."""
     window: int = 0
     """How many tokens the model takes; 0 asks the provider, where it knows."""
+    pictures: Literal["auto", "yes", "no"] = "auto"
+    """Whether the model sees pictures; `auto` asks the provider, where it knows."""
     max_tokens: int = 0
     """How long one answer may be; 0 leaves it to the provider."""
     steps: int = 50

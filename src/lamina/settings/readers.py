@@ -142,6 +142,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "api_key": _text,
     "script": _text,
     "window": _number(0),
+    "pictures": _one_of("auto", "yes", "no"),
     "max_tokens": _number(0),
     "steps": _number(1),
     "turn_seconds": _number(1),

@@ -32,6 +32,8 @@ COLUMNS = (
     "error, created, finished, lease_until, begun"
 )
 LEASE = 60.0
+LOOKED_AT = 1_000
+"""Of the newest messages, for calls that wait for their results."""
 AT_ONCE = 1_000
 RUNNING = "AND state = 'streaming' "
 RECOVERED = "ended by recovery: nobody answered it any more"
@@ -73,6 +75,7 @@ def _begin(
             return replace(_of_session(turn_of(rows[0]), session_id), repeated=True)
     seq = yield from take_numbers(owner, session_id, 2 + len(more), now)
     last = seq + 1 + len(more)
+    yield from _check_results(owner, session_id, [message, *more])  # under the session's lock: once is once
     turn = TurnRecord(
         owner=owner, turn_id=new_id(), session_id=session_id, key=key, state="streaming", user_message_id=new_id(),
         user_seq=seq, answer_message_id=new_id(), answer_seq=last, usage={}, receipt={}, error="", created=now,
@@ -91,6 +94,30 @@ def _begin(
         now, [turn.user_message_id, *(new_id() for _ in more), turn.answer_message_id],
     )  # fmt: skip
     return turn
+
+
+def _check_results(owner: str, session_id: str, messages: Sequence[AnyMessage]) -> Steps[None]:
+    """Results that come from outside answer calls that wait for them."""
+    given = [str(message.get("tool_call_id", "")) for message in messages if message["role"] == "tool"]
+    if not given:
+        return
+    rows = yield (
+        "SELECT role, extra FROM conversation WHERE owner = ? AND session_id = ? ORDER BY seq DESC LIMIT ?",
+        (owner, session_id, LOOKED_AT),
+    )
+    waiting: set[str] = set()
+    for role, extra in reversed(rows):
+        kept = load(extra)
+        if role == "tool":
+            waiting.discard(str(kept.get("tool_call_id")))
+        else:
+            waiting = {str(call["id"]) for call in kept.get("tool_calls") or ()} if role == "assistant" else set()
+    for name in given:
+        if name not in waiting:
+            raise MessageError(
+                f"no call waits for the result {shown(name)}", hint="send the results of the last answer's calls, once"
+            )
+        waiting.discard(name)
 
 
 def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
