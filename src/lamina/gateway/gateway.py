@@ -125,13 +125,13 @@ class Gateway:
 
     async def _count(self, principal: Principal, parent: str, running: Running) -> None:
         turn = await running.wait()
+        self.metrics.turn(turn)
+        if self._traces:
+            self._traces.turn(turn, parent)
         prompt, completion = int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0))
         if not prompt:  # it was left before the provider counted, or the provider counts nothing
             prompt, completion = await estimate(self.app, turn)
         self.spent(principal, prompt, completion)
-        self.metrics.turn(turn)
-        if self._traces:
-            self._traces.turn(turn, parent)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
