@@ -9,7 +9,8 @@ import pytest
 
 from lamina.app.app import App
 from lamina.errors import NotFoundError, StoreError
-from lamina.gateway.http import Reply, Request, Route
+from lamina.gateway.guard import read_json
+from lamina.gateway.http import HttpError, Reply, Request, Route
 from lamina.gateway.options import Options, is_loopback, listen_place
 from lamina.gateway.replies import POLICY
 from tests.gateway.raw import reply, request, say
@@ -181,6 +182,13 @@ async def test_G2_a_body_that_is_no_honest_JSON_is_refused_with_its_place(
         deep = b'{"a": ' + b"[" * 63 + b"]" * 63 + b', "b": "\\ud83d\\ude00"}'
         assert (await site.post("/api/hello", data=deep, headers=sent)).status == 200
         assert (await site.post("/api/hello", data=b"{}", headers={"Content-Type": "text/plain"})).status == 415
+
+
+def test_G2_a_name_that_stands_twice_among_many_is_found_in_linear_time() -> None:
+    """The test's own deadline ends it: a look at all names for each of them takes an hour."""
+    names = ", ".join(f'"name{n}": 1' for n in range(400_000))
+    with pytest.raises(HttpError, match="'name399999' stands twice"):
+        read_json(f'{{{names}, "name399999": 2}}'.encode(), "application/json")
 
 
 async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:

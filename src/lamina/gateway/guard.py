@@ -131,9 +131,11 @@ class _SlipError(ValueError):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _SlipError(f"the name {shown(twice)} stands twice in one object")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _SlipError(f"the name {shown(name)} stands twice in one object")
+            seen.add(name)
     return made
 
 
