@@ -80,28 +80,49 @@ class Deadlines(HttpToolsProtocol):
         self._in_head, self._whole = True, True
         self._head = self._chunk = 0
         """Bytes of the headers that came before this chunk, and of the chunk itself."""
+        self._trailer, self._fed = 0, False
+        """Bytes behind the last piece of a body that come in chunks; and whether this chunk had a piece of it."""
         if len(self.connections) > self.options.connections:
             self._refuse_as = 503
             self.send_400_response("")
 
     def data_received(self, data: bytes) -> None:
-        self._chunk = len(data)
+        self._chunk, self._fed = len(data), False
         super().data_received(data)
         if self._in_head:
             self._head += len(data)
-            if self._head > self.options.header_limit and not self.transport.is_closing():
-                self._refuse_as = 431
-                self.send_400_response("")
+        elif not self._whole and not self._fed:
+            self._trailer += len(data)
+        if max(self._head, self._trailer) > self.options.header_limit and not self.transport.is_closing():
+            self._refuse_as = 431
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._whole = True, False
-        self._head = 0
+        self._in_head, self._whole, self._fed = True, False, True
+        self._head = self._trailer = 0
         if self.cycle_before():  # the first request has its time since the connection was made
             self.late = time.monotonic() + self.options.receive_seconds
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field behind a chunked body is none of the request's: who asks was said before it, and nobody reads it."""
+        if self._in_head:
+            super().on_header(name, value)
+            return
+        self._trailer += len(name) + len(value) + 4
+        if self._trailer > self.options.header_limit:
+            self._refuse_as = 431
+            raise ValueError
+
+    def on_chunk_header(self) -> None:
+        self._fed, self._trailer = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        self._fed = True
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._fed = False, True
         limit = self.options.header_limit
         too_long = self._head + self._chunk > limit and self._size() > limit
         if too_long or len(self.headers) > self.options.header_fields:
