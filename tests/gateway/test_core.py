@@ -227,16 +227,16 @@ async def test_many_long_bodies_at_once_are_bounded_and_strangers_send_little(tm
         assert (await site.post("/api/login", {"key": "x" * 2_000}, key="")).status == 413
 
 
-async def test_a_link_elsewhere_puts_nobody_in_the_place_of_whoever_is_in(tmp_path: Path) -> None:
+async def test_a_link_elsewhere_logs_nobody_in(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES) as site:
         cookie, eve = await cookie_of(site), await site.key("eve")
-        linked = {"Sec-Fetch-Site": "cross-site"}
-        stays = await site.get(f"/?token={eve}", key="", headers={**cookie, **linked})
-        assert (stays.status, stays.cookies) == (303, {})
-        typed = await site.get(f"/?token={eve}", key="", headers={**cookie, "Sec-Fetch-Site": "none"})
-        assert typed.cookies
-        first = await site.get(f"/?token={eve}", key="", headers=linked)
-        assert first.cookies
+        for word in ("cross-site", "same-site", "anything"):
+            for inside in (cookie, {}):  # a browser withholds the cookie of whoever is in from such a request
+                linked = await site.get(f"/?token={eve}", key="", headers={**inside, "Sec-Fetch-Site": word})
+                assert (linked.status, linked.headers["Location"], linked.cookies) == (303, "/", {})
+        for word in ("none", "same-origin"):
+            typed = await site.get(f"/?token={eve}", key="", headers={**cookie, "Sec-Fetch-Site": word})
+            assert typed.cookies
 
 
 async def test_a_gateway_that_ends_begins_nothing_new_and_lets_streams_end(tmp_path: Path) -> None:
@@ -263,6 +263,42 @@ async def test_headers_over_the_limit_are_refused(tmp_path: Path) -> None:
         status, headers, body = await say(site.port, b"\x16\x03\x01\x02\x00")
         assert (status, json.loads(body)["error"]["type"]) == (400, "connection")
         assert headers["content-security-policy"] == POLICY
+
+
+async def test_fields_behind_a_chunked_body_are_no_headers(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        known = {**given, "Authorization": f"Bearer {TOKEN}"}
+        behind = f"2\r\n{{}}\r\n0\r\nAuthorization: Bearer {TOKEN}\r\nHost: evil.example\r\n\r\n".encode()
+        late = request("POST", "/api/hello", given, port=site.port)
+        assert (await say(site.port, late + behind))[0] == 401
+        assert (await say(site.port, request("POST", "/api/hello", known, port=site.port) + behind))[0] == 200
+        nowhere = request("POST", "/api/hello", known).replace(b"Host: 127.0.0.1:0\r\n", b"")
+        assert (await say(site.port, nowhere + b"2\r\n{}\r\n0\r\nHost: 127.0.0.1\r\n\r\n"))[0] != 200
+
+
+@pytest.mark.parametrize("piece", [b"a: b\r\n" * 500, b"x" * 3_000], ids=["many fields", "one long field"])
+async def test_fields_behind_a_chunked_body_are_as_limited_as_headers(tmp_path: Path, piece: bytes) -> None:
+    patient = Options(log="off", receive_seconds=600)  # it is no deadline that ends this
+    async with running(tmp_path / "s.db", routes=ROUTES, options=patient) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Authorization": f"Bearer {TOKEN}"}
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(request("POST", "/api/hello", given, port=site.port) + b"2\r\n{}\r\n0\r\n")
+        if piece.startswith(b"x"):
+            writer.write(b"X: ")
+        answer = asyncio.create_task(reply(reader))
+        for _ in range(100):
+            writer.write(piece)
+            await asyncio.sleep(0)
+        assert (await answer)[0] in (0, 431)  # the bytes that nobody reads may reset the connection
+        writer.close()
+
+
+async def test_a_body_in_many_small_chunks_is_taken(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Authorization": f"Bearer {TOKEN}"}
+        body = b"1\r\n{\r\n" + b"1\r\n \r\n" * 40_000 + b"1\r\n}\r\n0\r\n\r\n"
+        assert (await say(site.port, request("POST", "/api/hello", given, port=site.port) + body))[0] == 200
 
 
 async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -> None:
