@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,19 +318,121 @@ async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -
         writer.close()
 
 
-async def test_connections_over_the_limit_hear_503(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", connections=5)) as site:
-        held = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(5)]
-        while len(site.server.server_state.connections) < 5:
-            await asyncio.sleep(0.01)
+HALF = b"GET /api/health HTTP/1.1\r\nHost: "
+"""A request that is under way."""
+
+
+async def held(site: Site, count: int, data: bytes = HALF) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """So many connections, each known to the gateway before the next is made."""
+    made = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(data)
+        if data.endswith(b"\r\n\r\n"):
+            assert (await reply(reader))[0] == 200
+        made.append((reader, writer))
+    every: list[Any] = []
+    while data == HALF and sum(not one.is_waiting() for one in every) < count:
+        await asyncio.sleep(0.01)
+        every = list(site.server.server_state.connections)
+    return made
+
+
+@pytest.mark.parametrize("options", [Options(log="off", connections=5), Options(log="off", address_connections=5)])
+async def test_connections_over_the_limit_hear_503(tmp_path: Path, options: Options) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        busy = await held(site, 5)
         assert (await say(site.port, request("GET", "/api/health", port=site.port)))[0] == 503
-        held[0][1].close()
-        await held[0][1].wait_closed()
+        busy[0][1].close()
+        await busy[0][1].wait_closed()
         while len(site.server.server_state.connections) > 4:
             await asyncio.sleep(0.01)
         assert (await say(site.port, request("GET", "/api/health", port=site.port)))[0] == 200
-        for _, writer in held[1:]:
+        for _, writer in busy[1:]:
             writer.close()
+
+
+@pytest.mark.parametrize("options", [Options(log="off", connections=5), Options(log="off", address_connections=5)])
+async def test_connections_that_only_wait_make_room_for_new_ones(tmp_path: Path, options: Options) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        health = request("GET", "/api/health", port=site.port)
+        idle = await held(site, 4, health)
+        busy = await held(site, 1)
+        newer = await held(site, 2, health)
+        assert [await reader.read() for reader, _ in idle[:2]] == [b"", b""]  # the two that were idle longest
+        for reader, writer in (*idle[2:], *newer):
+            writer.write(health)
+            assert (await reply(reader))[0] == 200
+        busy[0][1].write(f"127.0.0.1:{site.port}\r\n\r\n".encode())
+        assert (await reply(busy[0][0]))[0] == 200
+        for _, writer in (*idle, *busy, *newer):
+            writer.close()
+
+
+async def test_a_key_has_so_many_open_streams(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", streams=2)) as site:
+        bo = await site.key("bo")
+        asked = request("GET", "/api/endless", {"Authorization": f"Bearer {bo}"}, port=site.port)
+        streams = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(2)]
+        for reader, writer in streams:
+            writer.write(asked)
+            await reader.readuntil(b"data: x")
+        over = await site.get("/api/endless", key=bo)
+        assert (over.status, over.headers["Retry-After"]) == (429, "1")
+        assert (await site.get("/api/hello", key=bo)).status == 200
+        streams[0][1].close()
+        while site.gateway.metrics.streams > 1:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(asked)
+        assert await reader.readuntil(b"data: x")
+        for each in (streams[1][1], writer):
+            each.close()
+
+
+async def test_a_stream_ends_when_its_key_is_revoked_and_others_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", guesses=1)) as site:
+        bo, eve = await site.key("bo"), await site.key("eve")
+        LEFT.clear()
+        opened = []
+        for key in (bo, eve):
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(request("GET", "/api/endless", {"Authorization": f"Bearer {key}"}, port=site.port))
+            await reader.readuntil(b"data: x")
+            opened.append((reader, writer))
+        await site.app.store.keys.revoke("bo", bo.split("_")[1])
+        async with asyncio.timeout(30):
+            while chunk := await opened[0][0].read(65_536):
+                assert not chunk.endswith(b"0\r\n\r\n")  # it is no whole reply
+        assert len(LEFT) == 1
+        await opened[1][0].readuntil(b"data: x")
+        assert site.gateway.metrics.streams == 1
+        assert (await site.get("/api/hello", key=eve)).status == 200  # and it was no guess
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_a_user_has_so_many_turns_at_once(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def waits(app: App, request: Request) -> Reply:
+        await go.wait()
+        return await turn(app, request)
+
+    routes = (Route("POST", "/api/turn", waits, "a turn", "chat"), Route("POST", "/api/now", turn, "a turn", "chat"))
+    async with running(tmp_path / "s.db", routes=routes, options=Options(log="off", turns=2)) as site:
+        bo, eve = await site.key("bo"), await site.key("eve")
+        begun = [asyncio.create_task(site.post("/api/turn", key=bo)) for _ in range(5)]
+        over, _ = await asyncio.wait(begun[:], return_when=asyncio.FIRST_COMPLETED)
+        while len(over) < 3:
+            over, _ = await asyncio.wait(begun, timeout=0.01)
+        assert {(task.result().status, task.result().headers["Retry-After"]) for task in over} == {(429, "1")}
+        assert (await site.post("/api/now", key=bo)).status == 429
+        assert (await site.post("/api/now", key=eve)).status == 200
+        go.set()
+        assert sorted(one.status for one in await asyncio.gather(*begun)) == [200, 200, 429, 429, 429]
+        for _ in range(4):
+            assert (await site.post("/api/now", key=bo)).status == 200
 
 
 async def test_a_stream_ends_when_its_reader_leaves(tmp_path: Path) -> None:
