@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ async def pieces(app: App, request: Request) -> Reply:
     return Reply(some(), media="text/plain")
 
 
+async def long(app: App, request: Request) -> Reply:
+    return Reply("x" * 9_000_000)
+
+
 async def slow(app: App, request: Request) -> Reply:
     await asyncio.sleep(0.8)
     return Reply({})
@@ -90,6 +95,7 @@ async def quiet(app: App, request: Request) -> Reply:
 
 
 ROUTES = (
+    Route("GET", "/api/long", long, "a long answer", "read"),
     Route("GET", "/api/slow", slow, "a slow answer", "read"),
     Route("GET", "/api/quiet", quiet, "a slow stream", "read", media="text/event-stream"),
     Route("GET", "/api/hello", hello, "say hello", "read"),
@@ -433,6 +439,41 @@ async def test_a_user_has_so_many_turns_at_once(tmp_path: Path) -> None:
         assert sorted(one.status for one in await asyncio.gather(*begun)) == [200, 200, 429, 429, 429]
         for _ in range(4):
             assert (await site.post("/api/now", key=bo)).status == 200
+
+
+async def test_a_long_body_is_read_beside_the_loop_and_checked_all_the_same(tmp_path: Path) -> None:
+    threads: list[str] = []
+
+    def check(value: object) -> str:
+        threads.append(threading.current_thread().name)
+        return "" if isinstance(value, dict) else "it is no object"
+
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        site.gateway.routes.find("POST", "/api/hello")[0].check = check
+        assert (await site.post("/api/hello", {"a": "x" * 1_000})).status == 200
+        assert (await site.post("/api/hello", {"a": "x" * 1_000_000})).json["body"] == {"a": "x" * 1_000_000}
+        assert (await site.post("/api/hello", ["x" * 1_000_000])).json["error"]["message"] == "it is no object"
+        main = threading.main_thread().name
+        assert [name == main for name in threads] == [True, False, False]
+        given = {"Content-Type": "application/json"}
+        assert (await site.post("/api/hello", data=b"[" + b" " * 1_000_000, headers=given)).status == 400
+
+
+async def test_long_replies_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    options = Options(log="off", replies_limit=20_000_000)
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        asked = request("GET", "/api/long", {"Authorization": f"Bearer {TOKEN}"}, port=site.port)
+        unread = [await asyncio.open_connection("127.0.0.1", site.port, limit=1_024) for _ in range(2)]
+        for reader, writer in unread:
+            writer.write(asked)
+            await reader.readuntil(b"content-length: 9000002\r\n")
+        assert (await site.get("/api/long")).status == 503
+        assert (await site.get("/api/hello")).status == 200
+        for _, writer in unread:
+            writer.close()
+        while (whole := await site.get("/api/long")).status == 503:
+            await asyncio.sleep(0.01)
+        assert whole.raw == b'"' + b"x" * 9_000_000 + b'"'
 
 
 async def test_a_stream_ends_when_its_reader_leaves(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from lamina.records import TurnRecord
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 NO_DOOR = "-"
+LONG = 256_000
+"""Bytes of a body from which it is read in a thread, and of a reply from which it is counted and sent in pieces."""
 
 
 class Traces(Protocol):
@@ -103,6 +105,8 @@ class Gateway:
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._looking: list[asyncio.Task[None]] = []
+        self._unsent = 0
+        """Bytes of long replies that are being sent."""
         self.ending = False
         """Set before it is closed: nothing new is begun."""
 
@@ -238,12 +242,10 @@ class Gateway:
         raw = await self.guard.body(headers, receive, known=door.route.scope is not None)
         if not raw and door.route.body is None:
             return None
-        value = read_json(raw, headers.get("content-type", ""))
-        if door.check:
-            fault = door.check(value)
-            if fault:
-                raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
-        return value
+        media = headers.get("content-type", "")
+        if len(raw) > LONG:  # others are not held up by it
+            return await asyncio.to_thread(_checked, door, raw, media)
+        return _checked(door, raw, media)
 
     async def _by_token(self, query: bytes, headers: Mapping[str, str], address: str) -> Reply:
         """The opened address has the token in it; the browser gets a cookie for it and an address without. With a
@@ -291,10 +293,30 @@ class Gateway:
             body = b"" if body is None and reply.media != "application/json" else as_json(body)
         if reply.status in (204, 304):
             body = b""
+        if len(body) > LONG:
+            if self._unsent + len(body) > self.options.replies_limit:
+                busy = HttpError(503, "too many long replies at once", hint="try again in a moment", kind="busy")
+                await self._send(exchange, error_reply(busy, self._form(exchange)))
+                return
+            await self._send_long(exchange, reply, body)
+            return
         exchange.size = len(body)
         start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, len(body))}
         await exchange.send(start)
         await exchange.send({"type": "http.response.body", "body": body})
+
+    async def _send_long(self, exchange: _Exchange, reply: Reply, body: bytes) -> None:
+        """Piece by piece as the client takes them: replies that nobody reads must not fill the memory."""
+        self._unsent += len(body)
+        try:
+            size = exchange.size = len(body)
+            start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, size)}
+            await exchange.send(start)
+            for at in range(0, size, LONG):
+                piece = body[at : at + LONG]
+                await exchange.send({"type": "http.response.body", "body": piece, "more_body": at + LONG < size})
+        finally:
+            self._unsent -= len(body)
 
     async def _stream(self, exchange: _Exchange, reply: Reply, pieces: AsyncIterator[bytes]) -> None:
         """Send what comes, until it ends, the client leaves or its key is revoked; in any case the source is told."""
@@ -334,6 +356,14 @@ class Gateway:
             close = getattr(pieces, "aclose", None)
             if close:
                 await close()
+
+
+def _checked(door: Door, raw: bytes, media: str) -> Any:
+    """The value of a body, as the route takes it."""
+    value = read_json(raw, media)
+    if door.check and (fault := door.check(value)):
+        raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
+    return value
 
 
 def _nothing_left() -> None:

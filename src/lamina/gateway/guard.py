@@ -54,8 +54,8 @@ class Guard:
     def check_origin(self, origin: str, host: str) -> str:
         """Empty for a page of ours; else the origin, when it is one that the operator lets in."""
         given = origin.lower()
-        _, sign, place = given.partition("://")
-        if sign and place == host.lower() and given.startswith("http"):
+        scheme, _, place = given.partition("://")
+        if scheme in ("http", "https") and place == host.lower():
             return ""
         if given in self._origins:
             return origin
