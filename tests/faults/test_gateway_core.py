@@ -154,7 +154,8 @@ FOREIGN_HOSTS = (
 OUR_HOSTS = ("127.0.0.1:{port}", "localhost:{port}", "LOCALHOST", "localhost.", "[::1]:{port}", "chat.example.com")
 FOREIGN_ORIGINS = (
     "http://evil.example", "null", "http://127.0.0.1:1", "http://localhost:{port}", "https://127.0.0.1", "file://",
-    "http://127.0.0.1:{port}.evil.example", "http://127.0.0.1:{port}@evil", "chrome-extension://abc", "",
+    "http://127.0.0.1:{port}.evil.example", "http://127.0.0.1:{port}@evil", "httpx://127.0.0.1:{port}",
+    "chrome-extension://abc", "",
 )  # fmt: skip
 
 

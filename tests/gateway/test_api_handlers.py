@@ -334,3 +334,11 @@ async def test_the_turns_of_a_session_are_told_page_by_page(tmp_path: Path) -> N
         assert [turn["turn_id"] for turn in page] == made[3:]
         page = (await api("GET", f"{path}&before={page[0]['user_seq']}")).json["turns"]
         assert [turn["turn_id"] for turn in page] == made[1:3]
+
+
+async def test_the_meta_of_a_session_stays_small(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "store.db")) as api:
+        session = (await api("POST", "/api/sessions", {"meta": {"a": "x" * 60_000}})).json["session_id"]
+        for method, path in (("POST", "/api/sessions"), ("PATCH", f"/api/sessions/{session}")):
+            refused = await api(method, path, {"meta": {"a": "猫" * 30_000}})
+            assert (refused.status, "meta has 90,0" in refused.raw.decode()) == (400, True)

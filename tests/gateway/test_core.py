@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lamina.app.app import App
 from lamina.errors import NotFoundError, StoreError
-from lamina.gateway.http import Reply, Request, Route
+from lamina.gateway.guard import read_json
+from lamina.gateway.http import HttpError, Reply, Request, Route
 from lamina.gateway.options import Options, is_loopback, listen_place
 from lamina.gateway.replies import POLICY
 from tests.gateway.raw import reply, request, say
@@ -73,6 +76,10 @@ async def pieces(app: App, request: Request) -> Reply:
     return Reply(some(), media="text/plain")
 
 
+async def long(app: App, request: Request) -> Reply:
+    return Reply("x" * 9_000_000)
+
+
 async def slow(app: App, request: Request) -> Reply:
     await asyncio.sleep(0.8)
     return Reply({})
@@ -88,6 +95,7 @@ async def quiet(app: App, request: Request) -> Reply:
 
 
 ROUTES = (
+    Route("GET", "/api/long", long, "a long answer", "read"),
     Route("GET", "/api/slow", slow, "a slow answer", "read"),
     Route("GET", "/api/quiet", quiet, "a slow stream", "read", media="text/event-stream"),
     Route("GET", "/api/hello", hello, "say hello", "read"),
@@ -183,6 +191,13 @@ async def test_G2_a_body_that_is_no_honest_JSON_is_refused_with_its_place(
         assert (await site.post("/api/hello", data=b"{}", headers={"Content-Type": "text/plain"})).status == 415
 
 
+def test_G2_a_name_that_stands_twice_among_many_is_found_in_linear_time() -> None:
+    """The test's own deadline ends it: a look at all names for each of them takes an hour."""
+    names = ", ".join(f'"name{n}": 1' for n in range(400_000))
+    with pytest.raises(HttpError, match="'name399999' stands twice"):
+        read_json(f'{{{names}, "name399999": 2}}'.encode(), "application/json")
+
+
 async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     options = Options(log="off", body_limit=10_000)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
@@ -219,16 +234,16 @@ async def test_many_long_bodies_at_once_are_bounded_and_strangers_send_little(tm
         assert (await site.post("/api/login", {"key": "x" * 2_000}, key="")).status == 413
 
 
-async def test_a_link_elsewhere_puts_nobody_in_the_place_of_whoever_is_in(tmp_path: Path) -> None:
+async def test_a_link_elsewhere_logs_nobody_in(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES) as site:
         cookie, eve = await cookie_of(site), await site.key("eve")
-        linked = {"Sec-Fetch-Site": "cross-site"}
-        stays = await site.get(f"/?token={eve}", key="", headers={**cookie, **linked})
-        assert (stays.status, stays.cookies) == (303, {})
-        typed = await site.get(f"/?token={eve}", key="", headers={**cookie, "Sec-Fetch-Site": "none"})
-        assert typed.cookies
-        first = await site.get(f"/?token={eve}", key="", headers=linked)
-        assert first.cookies
+        for word in ("cross-site", "same-site", "anything"):
+            for inside in (cookie, {}):  # a browser withholds the cookie of whoever is in from such a request
+                linked = await site.get(f"/?token={eve}", key="", headers={**inside, "Sec-Fetch-Site": word})
+                assert (linked.status, linked.headers["Location"], linked.cookies) == (303, "/", {})
+        for word in ("none", "same-origin"):
+            typed = await site.get(f"/?token={eve}", key="", headers={**cookie, "Sec-Fetch-Site": word})
+            assert typed.cookies
 
 
 async def test_a_gateway_that_ends_begins_nothing_new_and_lets_streams_end(tmp_path: Path) -> None:
@@ -257,6 +272,42 @@ async def test_headers_over_the_limit_are_refused(tmp_path: Path) -> None:
         assert headers["content-security-policy"] == POLICY
 
 
+async def test_fields_behind_a_chunked_body_are_no_headers(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+        known = {**given, "Authorization": f"Bearer {TOKEN}"}
+        behind = f"2\r\n{{}}\r\n0\r\nAuthorization: Bearer {TOKEN}\r\nHost: evil.example\r\n\r\n".encode()
+        late = request("POST", "/api/hello", given, port=site.port)
+        assert (await say(site.port, late + behind))[0] == 401
+        assert (await say(site.port, request("POST", "/api/hello", known, port=site.port) + behind))[0] == 200
+        nowhere = request("POST", "/api/hello", known).replace(b"Host: 127.0.0.1:0\r\n", b"")
+        assert (await say(site.port, nowhere + b"2\r\n{}\r\n0\r\nHost: 127.0.0.1\r\n\r\n"))[0] != 200
+
+
+@pytest.mark.parametrize("piece", [b"a: b\r\n" * 500, b"x" * 3_000], ids=["many fields", "one long field"])
+async def test_fields_behind_a_chunked_body_are_as_limited_as_headers(tmp_path: Path, piece: bytes) -> None:
+    patient = Options(log="off", receive_seconds=600)  # it is no deadline that ends this
+    async with running(tmp_path / "s.db", routes=ROUTES, options=patient) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Authorization": f"Bearer {TOKEN}"}
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(request("POST", "/api/hello", given, port=site.port) + b"2\r\n{}\r\n0\r\n")
+        if piece.startswith(b"x"):
+            writer.write(b"X: ")
+        answer = asyncio.create_task(reply(reader))
+        for _ in range(100):
+            writer.write(piece)
+            await asyncio.sleep(0)
+        assert (await answer)[0] in (0, 431)  # the bytes that nobody reads may reset the connection
+        writer.close()
+
+
+async def test_a_body_in_many_small_chunks_is_taken(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Authorization": f"Bearer {TOKEN}"}
+        body = b"1\r\n{\r\n" + b"1\r\n \r\n" * 40_000 + b"1\r\n}\r\n0\r\n\r\n"
+        assert (await say(site.port, request("POST", "/api/hello", given, port=site.port) + body))[0] == 200
+
+
 async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -> None:
     options = Options(log="off", receive_seconds=0.3, idle_seconds=0.3)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
@@ -273,19 +324,156 @@ async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -
         writer.close()
 
 
-async def test_connections_over_the_limit_hear_503(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", connections=5)) as site:
-        held = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(5)]
-        while len(site.server.server_state.connections) < 5:
-            await asyncio.sleep(0.01)
+HALF = b"GET /api/health HTTP/1.1\r\nHost: "
+"""A request that is under way."""
+
+
+async def held(site: Site, count: int, data: bytes = HALF) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """So many connections, each known to the gateway before the next is made."""
+    made = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(data)
+        if data.endswith(b"\r\n\r\n"):
+            assert (await reply(reader))[0] == 200
+        made.append((reader, writer))
+    every: list[Any] = []
+    while data == HALF and sum(not one.is_waiting() for one in every) < count:
+        await asyncio.sleep(0.01)
+        every = list(site.server.server_state.connections)
+    return made
+
+
+@pytest.mark.parametrize("options", [Options(log="off", connections=5), Options(log="off", address_connections=5)])
+async def test_connections_over_the_limit_hear_503(tmp_path: Path, options: Options) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        busy = await held(site, 5)
         assert (await say(site.port, request("GET", "/api/health", port=site.port)))[0] == 503
-        held[0][1].close()
-        await held[0][1].wait_closed()
+        busy[0][1].close()
+        await busy[0][1].wait_closed()
         while len(site.server.server_state.connections) > 4:
             await asyncio.sleep(0.01)
         assert (await say(site.port, request("GET", "/api/health", port=site.port)))[0] == 200
-        for _, writer in held[1:]:
+        for _, writer in busy[1:]:
             writer.close()
+
+
+@pytest.mark.parametrize("options", [Options(log="off", connections=5), Options(log="off", address_connections=5)])
+async def test_connections_that_only_wait_make_room_for_new_ones(tmp_path: Path, options: Options) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        health = request("GET", "/api/health", port=site.port)
+        idle = await held(site, 4, health)
+        busy = await held(site, 1)
+        newer = await held(site, 2, health)
+        assert [await reader.read() for reader, _ in idle[:2]] == [b"", b""]  # the two that were idle longest
+        for reader, writer in (*idle[2:], *newer):
+            writer.write(health)
+            assert (await reply(reader))[0] == 200
+        busy[0][1].write(f"127.0.0.1:{site.port}\r\n\r\n".encode())
+        assert (await reply(busy[0][0]))[0] == 200
+        for _, writer in (*idle, *busy, *newer):
+            writer.close()
+
+
+async def test_a_key_has_so_many_open_streams(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", streams=2)) as site:
+        bo = await site.key("bo")
+        asked = request("GET", "/api/endless", {"Authorization": f"Bearer {bo}"}, port=site.port)
+        streams = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(2)]
+        for reader, writer in streams:
+            writer.write(asked)
+            await reader.readuntil(b"data: x")
+        over = await site.get("/api/endless", key=bo)
+        assert (over.status, over.headers["Retry-After"]) == (429, "1")
+        assert (await site.get("/api/hello", key=bo)).status == 200
+        streams[0][1].close()
+        while site.gateway.metrics.streams > 1:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(asked)
+        assert await reader.readuntil(b"data: x")
+        for each in (streams[1][1], writer):
+            each.close()
+
+
+async def test_a_stream_ends_when_its_key_is_revoked_and_others_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", guesses=1)) as site:
+        bo, eve = await site.key("bo"), await site.key("eve")
+        LEFT.clear()
+        opened = []
+        for key in (bo, eve):
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(request("GET", "/api/endless", {"Authorization": f"Bearer {key}"}, port=site.port))
+            await reader.readuntil(b"data: x")
+            opened.append((reader, writer))
+        await site.app.store.keys.revoke("bo", bo.split("_")[1])
+        async with asyncio.timeout(30):
+            while chunk := await opened[0][0].read(65_536):
+                assert not chunk.endswith(b"0\r\n\r\n")  # it is no whole reply
+        assert len(LEFT) == 1
+        await opened[1][0].readuntil(b"data: x")
+        assert site.gateway.metrics.streams == 1
+        assert (await site.get("/api/hello", key=eve)).status == 200  # and it was no guess
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_a_user_has_so_many_turns_at_once(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def waits(app: App, request: Request) -> Reply:
+        await go.wait()
+        return await turn(app, request)
+
+    routes = (Route("POST", "/api/turn", waits, "a turn", "chat"), Route("POST", "/api/now", turn, "a turn", "chat"))
+    async with running(tmp_path / "s.db", routes=routes, options=Options(log="off", turns=2)) as site:
+        bo, eve = await site.key("bo"), await site.key("eve")
+        begun = [asyncio.create_task(site.post("/api/turn", key=bo)) for _ in range(5)]
+        over, _ = await asyncio.wait(begun[:], return_when=asyncio.FIRST_COMPLETED)
+        while len(over) < 3:
+            over, _ = await asyncio.wait(begun, timeout=0.01)
+        assert {(task.result().status, task.result().headers["Retry-After"]) for task in over} == {(429, "1")}
+        assert (await site.post("/api/now", key=bo)).status == 429
+        assert (await site.post("/api/now", key=eve)).status == 200
+        go.set()
+        assert sorted(one.status for one in await asyncio.gather(*begun)) == [200, 200, 429, 429, 429]
+        for _ in range(4):
+            assert (await site.post("/api/now", key=bo)).status == 200
+
+
+async def test_a_long_body_is_read_beside_the_loop_and_checked_all_the_same(tmp_path: Path) -> None:
+    threads: list[str] = []
+
+    def check(value: object) -> str:
+        threads.append(threading.current_thread().name)
+        return "" if isinstance(value, dict) else "it is no object"
+
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        site.gateway.routes.find("POST", "/api/hello")[0].check = check
+        assert (await site.post("/api/hello", {"a": "x" * 1_000})).status == 200
+        assert (await site.post("/api/hello", {"a": "x" * 1_000_000})).json["body"] == {"a": "x" * 1_000_000}
+        assert (await site.post("/api/hello", ["x" * 1_000_000])).json["error"]["message"] == "it is no object"
+        main = threading.main_thread().name
+        assert [name == main for name in threads] == [True, False, False]
+        given = {"Content-Type": "application/json"}
+        assert (await site.post("/api/hello", data=b"[" + b" " * 1_000_000, headers=given)).status == 400
+
+
+async def test_long_replies_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    options = Options(log="off", replies_limit=20_000_000)
+    async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
+        asked = request("GET", "/api/long", {"Authorization": f"Bearer {TOKEN}"}, port=site.port)
+        unread = [await asyncio.open_connection("127.0.0.1", site.port, limit=1_024) for _ in range(2)]
+        for reader, writer in unread:
+            writer.write(asked)
+            await reader.readuntil(b"content-length: 9000002\r\n")
+        assert (await site.get("/api/long")).status == 503
+        assert (await site.get("/api/hello")).status == 200
+        for _, writer in unread:
+            writer.close()
+        while (whole := await site.get("/api/long")).status == 503:
+            await asyncio.sleep(0.01)
+        assert whole.raw == b'"' + b"x" * 9_000_000 + b'"'
 
 
 async def test_a_stream_ends_when_its_reader_leaves(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from lamina.app.commands import check_skill
 from lamina.app.traces import rules_of
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.ids import found
+from lamina.gateway.replies import as_json
 from lamina.gateway.values import (
     COLLECTED,
     COUNT,
@@ -35,7 +36,8 @@ from lamina.records import REQUESTS, Session
 NAME: Schema = {"type": "string", "maxLength": 200}
 SEARCHED: Schema = {"type": "string", "maxLength": 500, "examples": ["invoice"]}
 PLACE: Schema = {"type": "integer", "minimum": 0, "maximum": MOST}
-META: Schema = {"type": "object", "maxProperties": 100}
+META: Schema = {"type": "object", "maxProperties": 100, "description": "at most 64 kB as JSON"}
+META_BYTES = 65_536
 CHANGES: Mapping[str, Schema] = {
     "title": NAME, "scenario": NAME, "mode": {"enum": list(MODES)}, "skill": NAME, "meta": META,
 }  # fmt: skip
@@ -57,6 +59,14 @@ def limit_of(default: int, most: int) -> Schema:
     return {"type": "integer", "minimum": 1, "maximum": most, "default": default}
 
 
+def _given(request: Request) -> dict[str, Any]:
+    """What a session is to have. Its `meta` goes along with every list of sessions, so it stays small."""
+    given = dict(request.body)
+    if (size := len(as_json(given.get("meta", {})))) > META_BYTES:
+        raise HttpError(400, f"meta has {size:,} bytes", hint=f"at most {META_BYTES:,}")
+    return given
+
+
 async def _list(app: App, request: Request) -> Reply:
     limit = request.query["limit"]
     sessions = await app.store.sessions.list(request.user, limit=limit, before=request.query.get("before"))
@@ -65,7 +75,7 @@ async def _list(app: App, request: Request) -> Reply:
 
 
 async def _new(app: App, request: Request) -> Reply:
-    given = dict(request.body)
+    given = _given(request)
     await check_skill(app.store, request.user, given.get("skill", ""), given.get("app", app.settings.host))
     return Reply(session_value(await app.new_session(request.user, **given)), 201)
 
@@ -93,7 +103,7 @@ async def _get(app: App, request: Request) -> Reply:
 
 @found
 async def _change(app: App, request: Request) -> Reply:
-    session_id, given = request.params["session_id"], dict(request.body)
+    session_id, given = request.params["session_id"], _given(request)
     session = await app.store.sessions.get(request.user, session_id)
     if not given:
         return Reply(session_value(session))

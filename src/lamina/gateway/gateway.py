@@ -23,15 +23,19 @@ from lamina.gateway.log import RequestLog
 from lamina.gateway.metrics import Metrics
 from lamina.gateway.options import Options
 from lamina.gateway.own import own_routes
-from lamina.gateway.principals import Principals, shown_key
+from lamina.gateway.principals import Principals, Shown, shown_key
 from lamina.gateway.replies import as_json, error_reply, head, known_error
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.routing import Door, MethodError, Routes, form_of
+from lamina.gateway.sse import MEDIA
+from lamina.gateway.streams import Open
 from lamina.records import TurnRecord
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 NO_DOOR = "-"
+LONG = 256_000
+"""Bytes of a body from which it is read in a thread, and of a reply from which it is counted and sent in pieces."""
 
 
 class Traces(Protocol):
@@ -57,13 +61,19 @@ class Running(Protocol):
 class _Exchange:
     """A request on its way: what its log line needs in the end."""
 
-    __slots__ = ("cors", "door", "error", "id", "principal", "receive", "scope", "send", "size", "started", "status")
+    __slots__ = (
+        "cors", "door", "error", "id", "left", "principal", "receive", "scope", "send", "shown", "size", "started",
+        "status", "turn_left",
+    )  # fmt: skip
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: str) -> None:
         self.scope, self.receive, self.send, self.id = scope, receive, send, request_id
         self.principal, self.door = NOBODY, None
         self.principal: Principal
         self.door: Door | None
+        self.shown: Shown | None = None
+        self.left = self.turn_left = _nothing_left
+        """To be called when its stream and its turn are over."""
         self.cors, self.error = "", ""
         self.status = self.size = 0
         self.started = time.perf_counter()
@@ -88,24 +98,27 @@ class Gateway:
         self.log = RequestLog(options.log)
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
+        self.open = Open(self.principals, options)
         every = [*own_routes(self), *(ROUTES if routes is None else routes)]
         self.routes = Routes([*every, openapi.route_of(every)])
         self.guard = Guard(options)
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
-        self._flusher: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
+        self._unsent = 0
+        """Bytes of long replies that are being sent."""
         self.ending = False
         """Set before it is closed: nothing new is begun."""
 
     async def start(self) -> None:
-        self._flusher = asyncio.create_task(self.limits.run())
+        self._looking = [asyncio.create_task(self.limits.run()), asyncio.create_task(self.open.run())]
 
     async def close(self) -> None:
         """What was used is written, and the log too."""
-        if self._flusher:
-            self._flusher.cancel()
+        for task in self._looking:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._flusher
+                await task
         if self._watched:
             await asyncio.wait(self._watched.values(), timeout=5)
         await self.limits.flush(everything=True)
@@ -116,12 +129,13 @@ class Gateway:
     def spent(self, principal: Principal, prompt: int, completion: int) -> None:
         self.limits.spent(principal, prompt, completion)
 
-    def watch(self, principal: Principal, parent: str, running: Running) -> None:
+    def watch(self, exchange: _Exchange, parent: str, running: Running) -> None:
         """Count the turn when it ends; one that is over already was counted by whoever began it."""
         turn_id = running.turn.turn_id
         if not (running.over or running.turn.repeated) and turn_id not in self._watched:
-            task = self._watched[turn_id] = asyncio.create_task(self._count(principal, parent, running))
-            task.add_done_callback(lambda _: self._watched.pop(turn_id, None))
+            task = self._watched[turn_id] = asyncio.create_task(self._count(exchange.principal, parent, running))
+            left, exchange.turn_left = exchange.turn_left, _nothing_left  # the turn may outlive the request
+            task.add_done_callback(lambda _: (self._watched.pop(turn_id, None), left()))
 
     async def _count(self, principal: Principal, parent: str, running: Running) -> None:
         turn = await running.wait()
@@ -165,6 +179,7 @@ class Gateway:
                 reply.headers = {**reply.headers, **self.guard.cors(exchange.cors)}
             await self._send(exchange, reply)
         finally:
+            exchange.left()
             seconds = time.perf_counter() - exchange.started
             door, principal = exchange.door, exchange.principal
             path, label = (door.route.path, door.label) if door else (NO_DOOR, f"{NO_DOOR} {NO_DOOR}")
@@ -203,9 +218,17 @@ class Gateway:
         body = await self._body(door, headers, exchange.receive) if door.route.method != "GET" else None
         request = Request(
             exchange.id, method, path, params, query, headers, body, principal, exchange.gone,
-            partial(self.spent, principal), partial(self.watch, principal, headers.get("traceparent", "")), address,
+            partial(self.spent, principal), partial(self.watch, exchange, headers.get("traceparent", "")), address,
         )  # fmt: skip
-        return await door.route.handler(self.app, request)
+        if principal is not NOBODY:
+            if _streams(door, headers, body):
+                exchange.left = self.open.stream(principal)
+            if door.spends:
+                exchange.turn_left = self.open.turn(principal)
+        try:
+            return await door.route.handler(self.app, request)
+        finally:
+            exchange.turn_left()
 
     async def _principal(self, exchange: _Exchange, headers: Mapping[str, str], address: str) -> Principal:
         shown = self.principals.shown(headers)
@@ -214,6 +237,7 @@ class Gateway:
                 shown = None
             else:
                 self.guard.check_page(exchange.scope["method"], headers)
+        exchange.shown = shown
         known = self.principals.believed(shown) if shown else None
         return known or await self.principals.principal(shown, address)
 
@@ -221,24 +245,20 @@ class Gateway:
         raw = await self.guard.body(headers, receive, known=door.route.scope is not None)
         if not raw and door.route.body is None:
             return None
-        value = read_json(raw, headers.get("content-type", ""))
-        if door.check:
-            fault = door.check(value)
-            if fault:
-                raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
-        return value
+        media = headers.get("content-type", "")
+        if len(raw) > LONG:  # others are not held up by it
+            return await asyncio.to_thread(_checked, door, raw, media)
+        return _checked(door, raw, media)
 
     async def _by_token(self, query: bytes, headers: Mapping[str, str], address: str) -> Reply:
         """The opened address has the token in it; the browser gets a cookie for it and an address without. With a
-        wrong one the page asks for a key; and a link on another's page puts nobody else in the place of whoever is in.
+        wrong one the page asks for a key. A link on another's page logs nobody in: it could be into another's account,
+        and whether somebody is in already cannot be seen, as the browser withholds our cookie then.
         """
-        shown = shown_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
         replies = {"location": "/"}
-        inside = self.principals.shown({"cookie": headers.get("cookie", "")})
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and inside and inside.proof != shown.proof:
-            with suppress(HttpError):
-                await self.principals.principal(inside, address)
-                return Reply(b"", 303, replies, media="")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return Reply(b"", 303, replies, media="")
+        shown = shown_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
         try:
             await self.principals.principal(shown, address)
             replies["set-cookie"] = self.principals.cookie_for(shown)
@@ -276,22 +296,43 @@ class Gateway:
             body = b"" if body is None and reply.media != "application/json" else as_json(body)
         if reply.status in (204, 304):
             body = b""
+        if len(body) > LONG:
+            if self._unsent + len(body) > self.options.replies_limit:
+                busy = HttpError(503, "too many long replies at once", hint="try again in a moment", kind="busy")
+                await self._send(exchange, error_reply(busy, self._form(exchange)))
+                return
+            await self._send_long(exchange, reply, body)
+            return
         exchange.size = len(body)
         start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, len(body))}
         await exchange.send(start)
         await exchange.send({"type": "http.response.body", "body": body})
 
+    async def _send_long(self, exchange: _Exchange, reply: Reply, body: bytes) -> None:
+        """Piece by piece as the client takes them: replies that nobody reads must not fill the memory."""
+        self._unsent += len(body)
+        try:
+            size = exchange.size = len(body)
+            start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, size)}
+            await exchange.send(start)
+            for at in range(0, size, LONG):
+                piece = body[at : at + LONG]
+                await exchange.send({"type": "http.response.body", "body": piece, "more_body": at + LONG < size})
+        finally:
+            self._unsent -= len(body)
+
     async def _stream(self, exchange: _Exchange, reply: Reply, pieces: AsyncIterator[bytes]) -> None:
-        """Send what comes, until it ends or the client leaves; either way the source is told."""
+        """Send what comes, until it ends, the client leaves or its key is revoked; in any case the source is told."""
         send, sender = exchange.send, asyncio.current_task()
         assert sender is not None
         gone = asyncio.create_task(exchange.gone())
         left = False
 
-        def leave(_: object) -> None:
+        def leave(_: object = None) -> None:
             nonlocal left
-            left = True
-            sender.cancel()
+            if not left:
+                left = True
+                sender.cancel()
 
         gone.add_done_callback(leave)
         self.metrics.streams += 1
@@ -299,9 +340,10 @@ class Gateway:
             await send(
                 {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, None)}
             )
-            async for piece in pieces if exchange.scope["method"] != "HEAD" else _none():
-                exchange.size += len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            with self.open.ended_by(exchange.shown, leave):
+                async for piece in pieces if exchange.scope["method"] != "HEAD" else _none():
+                    exchange.size += len(piece)
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             gone.remove_done_callback(leave)
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
@@ -317,6 +359,25 @@ class Gateway:
             close = getattr(pieces, "aclose", None)
             if close:
                 await close()
+
+
+def _checked(door: Door, raw: bytes, media: str) -> Any:
+    """The value of a body, as the route takes it."""
+    value = read_json(raw, media)
+    if door.check and (fault := door.check(value)):
+        raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
+    return value
+
+
+def _nothing_left() -> None:
+    """Nobody counts it."""
+
+
+def _streams(door: Door, headers: Mapping[str, str], body: Any) -> bool:
+    """Whether the reply may come in pieces, as far as it can be seen before there is one."""
+    if door.route.media == MEDIA or MEDIA in headers.get("accept", "").lower():
+        return True
+    return isinstance(body, dict) and body.get("stream") is True  # pyright: ignore[reportUnknownMemberType]
 
 
 async def _none() -> AsyncIterator[bytes]:

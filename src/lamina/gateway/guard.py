@@ -54,8 +54,8 @@ class Guard:
     def check_origin(self, origin: str, host: str) -> str:
         """Empty for a page of ours; else the origin, when it is one that the operator lets in."""
         given = origin.lower()
-        _, sign, place = given.partition("://")
-        if sign and place == host.lower() and given.startswith("http"):
+        scheme, _, place = given.partition("://")
+        if scheme in ("http", "https") and place == host.lower():
             return ""
         if given in self._origins:
             return origin
@@ -131,9 +131,11 @@ class _SlipError(ValueError):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _SlipError(f"the name {shown(twice)} stands twice in one object")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _SlipError(f"the name {shown(name)} stands twice in one object")
+            seen.add(name)
     return made
 
 

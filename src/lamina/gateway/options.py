@@ -32,6 +32,14 @@ class Options:
     idle_seconds: float = 15.0
     """How long a connection without a request stays open."""
     connections: int = 1_000
+    address_connections: int = 500
+    """Of these, from one address. Where there are too many, the one that was idle longest makes room."""
+    streams: int = 200
+    """Replies in pieces that are open at one time for one key."""
+    turns: int = 64
+    """Turns of one user that run at one time, begun here."""
+    replies_limit: int = 400_000_000
+    """Bytes of all long replies that are being sent at one time."""
     rate_limit: int = 0
     """Requests a minute of a key that names no limit of its own; 0 for none."""
     token_limit: int = 0

@@ -111,6 +111,18 @@ class Principals:
         known = shown.proof in self._known  # it was right a while ago: no guess
         if not known and (wait := self._guesses.wait(address, self._most_guesses)):
             raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
+        found = await self._asked(shown)
+        if found is None:
+            self._guesses.take(address, self._most_guesses)  # only what was wrong counts: a team may share an address
+            raise unknown()
+        return found
+
+    async def counts(self, shown: Shown) -> bool:
+        """Whether a credential that was right once still is; it is no guess."""
+        return self.believed(shown) is not None or await self._asked(shown) is not None
+
+    async def _asked(self, shown: Shown) -> Principal | None:
+        """Looked up, once for all who ask at the same moment."""
         task = self._asking.get(shown.proof)
         if task is None:
             task = self._asking[shown.proof] = asyncio.create_task(self._look_up(shown))
@@ -118,8 +130,6 @@ class Principals:
         found = await asyncio.shield(task)
         if found is None:
             self._known.pop(shown.proof, None)
-            self._guesses.take(address, self._most_guesses)  # only what was wrong counts: a team may share an address
-            raise unknown()
         return found
 
     async def _look_up(self, shown: Shown) -> Principal | None:

@@ -9,9 +9,10 @@ import logging
 import math
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -67,6 +68,8 @@ class Deadlines(HttpToolsProtocol):
     """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
 
     options = Options()
+    addresses: ClassVar[Counter[str]] = Counter()
+    """How many connections each address has; of one gateway."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -80,28 +83,85 @@ class Deadlines(HttpToolsProtocol):
         self._in_head, self._whole = True, True
         self._head = self._chunk = 0
         """Bytes of the headers that came before this chunk, and of the chunk itself."""
-        if len(self.connections) > self.options.connections:
+        self._trailer, self._fed = 0, False
+        """Bytes behind the last piece of a body that come in chunks; and whether this chunk had a piece of it."""
+        self.left = False
+        self.address = self.client[0] if self.client else ""
+        self.addresses[self.address] += 1
+        if not (self._room_here() and self._room()):
             self._refuse_as = 503
             self.send_400_response("")
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.leave()
+
+    def leave(self) -> None:
+        """It counts no longer: it is lost, or it was told to go."""
+        if not self.left:
+            self.left = True
+            self.addresses[self.address] -= 1
+            if not self.addresses[self.address]:
+                del self.addresses[self.address]
+
+    def _room_here(self) -> bool:
+        """Whether one address has not too many; the one of them that was idle longest is closed for it."""
+        return self.addresses[self.address] <= self.options.address_connections or self._made_room(self.address)
+
+    def _room(self) -> bool:
+        return self.addresses.total() <= self.options.connections or self._made_room("")
+
+    def _made_room(self, address: str) -> bool:
+        every: list[Any] = list(self.connections)
+        idle = [one for one in every if one is not self and one.is_waiting() and address in ("", one.address)]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda one: one.late)
+        longest.transport.close()
+        longest.leave()
+        return True
+
+    def is_waiting(self) -> bool:
+        """Whether it is between two requests, or before the first."""
+        return self._whole and self._idle() and not self.left
+
     def data_received(self, data: bytes) -> None:
-        self._chunk = len(data)
+        self._chunk, self._fed = len(data), False
         super().data_received(data)
         if self._in_head:
             self._head += len(data)
-            if self._head > self.options.header_limit and not self.transport.is_closing():
-                self._refuse_as = 431
-                self.send_400_response("")
+        elif not self._whole and not self._fed:
+            self._trailer += len(data)
+        if max(self._head, self._trailer) > self.options.header_limit and not self.transport.is_closing():
+            self._refuse_as = 431
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._whole = True, False
-        self._head = 0
+        self._in_head, self._whole, self._fed = True, False, True
+        self._head = self._trailer = 0
         if self.cycle_before():  # the first request has its time since the connection was made
             self.late = time.monotonic() + self.options.receive_seconds
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field behind a chunked body is none of the request's: who asks was said before it, and nobody reads it."""
+        if self._in_head:
+            super().on_header(name, value)
+            return
+        self._trailer += len(name) + len(value) + 4
+        if self._trailer > self.options.header_limit:
+            self._refuse_as = 431
+            raise ValueError
+
+    def on_chunk_header(self) -> None:
+        self._fed, self._trailer = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        self._fed = True
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._fed = False, True
         limit = self.options.header_limit
         too_long = self._head + self._chunk > limit and self._size() > limit
         if too_long or len(self.headers) > self.options.header_fields:
@@ -215,7 +275,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     """The gateway answers at this socket. At the end turns that run are interrupted, so that their readers hear of
     it, and replies get a moment to end."""
     options = gateway.options
-    protocol = type("Connection", (Deadlines,), {"options": options})
+    protocol = type("Connection", (Deadlines,), {"options": options, "addresses": Counter()})
     config = uvicorn.Config(
         gateway, http=protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=max(1, math.ceil(options.idle_seconds)),

@@ -49,7 +49,7 @@ def application(board: Switchboard, path: str, secret: str) -> web.Application:
             number = int(row["update_id"])
         except TimeoutError:
             return web.Response(status=408)
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             return web.Response(status=400)
         try:
             update = Update.model_validate(row)
