@@ -181,7 +181,7 @@ const TEXTS = {
   loginToken: ["Open the address printed by", "打开"],
   loginToken2: [": the token in it signs you in.", " 打印的地址：其中的令牌会直接登录。"],
   tokenWrong: ["That token is not right.", "这个令牌不对。"],
-  tokenWrongHint: ["Take the whole address, as it was printed last. Each start of the gateway may print another one.", "请使用最近一次打印的完整地址；网关每次启动都可能打印新的地址。"],
+  tokenWrongHint: ["Take the whole address, just as this gateway printed it last.", "请完整复制本网关最近一次打印的地址。"],
   tokenWrongInside: ["That token is not right; you were signed in already.", "这个令牌不对；你此前已经登录。"],
   loginWhat: ["Or paste a key of this gateway. Make one with", "或者粘贴本网关的密钥。可以这样创建："],
   loginKey: ["Key", "密钥"],
