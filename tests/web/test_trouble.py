@@ -138,6 +138,32 @@ def test_a_turn_that_nobody_counted_is_a_gap_in_the_chart(look: Look, tmp_path: 
         assert len((seen.page.get_attribute(".share-line", "points") or "").split()) == 2
 
 
+def test_a_turn_that_was_really_stopped_is_such_a_gap(serve: Serve, look: Look) -> None:
+    site = serve(HELLO, SLOW)
+    session, _ = site.said("One")
+    seen = look(site)
+    seen.go(f"#/s/{session}")
+    seen.page.wait_for_selector(".numbers")
+    begun(seen)
+    seen.page.keyboard.press("Escape")
+    expect(seen.page.locator(".answer .notice")).to_contain_text("Stopped")
+    seen.go(f"#/s/{session}/inspect")
+    bars = seen.page.locator(".chart-svg .bar")
+    expect(bars).to_have_count(2)
+    assert bars.nth(1).get_attribute("aria-label") == "Turn 2: no tokens were counted"
+
+
+def test_the_hint_of_an_answer_that_failed_is_there_after_a_reload_where_it_is_stored(serve: Serve, look: Look) -> None:
+    site = serve([{"fault": "refused"}])
+    session, _ = site.said("Go")
+    turns: list[dict[str, Any]] = site.ask("GET", f"/api/sessions/{session}/turns")["turns"]
+    turns[0]["hint"] = "is it running?"
+    seen = look(site)
+    seen.page.route("**/turns?limit=1000", lambda route: route.fulfill(json={"turns": turns}))
+    seen.go(f"#/s/{session}")
+    expect(seen.page.locator(".answer .problem .hint")).to_have_text("is it running?")
+
+
 def failing(route: Route) -> None:
     route.fulfill(status=500, json={"error": {"message": "it broke", "hint": "mend it", "type": "internal"}})
 
