@@ -223,7 +223,7 @@ class Inspector {
         el("td", { dir: "auto", title: one.source }, el("div", { class: "clamp" }, visible(one.source))),
         el("td", {}, el("code", { title: one.hash }, one.hash ? one.hash.slice(0, 8) : "–")),
         el("td", {}, visible(one.owner || "–")),
-        el("td", {}, reason(one.trust)),
+        el("td", { class: "trust" }, reason(one.trust)),
         el("td", { class: "end" }, number(one.tokens)),
         el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", reason(one.reason)),
       );
