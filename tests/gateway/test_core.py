@@ -505,7 +505,7 @@ async def test_the_opened_address_gives_a_cookie_and_the_cookie_opens(tmp_path: 
         cookie = await cookie_of(site)
         assert (await site.get("/api/hello", key="", headers=cookie)).json["user"] == "ann"
         wrong = await site.get("/?token=lam_loopback_wrong", key="")
-        assert (wrong.status, wrong.cookies) == (303, {})
+        assert (wrong.status, wrong.cookies, wrong.headers["Location"]) == (303, {}, "/#/login/wrong")
         bo = await site.key("bo")
         login = await site.post("/api/login", {"key": bo}, key="")
         assert login.json == {"user": "bo", "scopes": ["chat", "metrics", "read", "write"]}

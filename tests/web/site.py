@@ -25,6 +25,7 @@ class Site:
     url: str
     token: str
     folder: Path
+    process: "subprocess.Popen[str]"
 
     @property
     def door(self) -> str:
@@ -43,6 +44,11 @@ class Site:
             with error:
                 raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
         return json.loads(raw) if raw else None
+
+    def end(self) -> None:
+        """As a service manager does it."""
+        self.process.terminate()
+        self.process.wait(20)
 
     def said(self, words: str, session_id: str = "") -> tuple[str, str]:
         """A question that is asked and answered; the ids of its session and its turn."""
@@ -79,7 +85,7 @@ def serving(
             for line in process.stdout:
                 printed += line
                 if found := re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\S+)", line):
-                    yield Site(found[1], found[2], folder)
+                    yield Site(found[1], found[2], folder, process)
                     break
             else:
                 raise AssertionError(f"it did not start: {printed}{(folder / 'serve.log').read_text()}")

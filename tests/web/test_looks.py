@@ -200,6 +200,11 @@ def test_an_address_that_leads_nowhere_says_so(world: World, look: Look) -> None
     seen.go("#/nowhere")
     expect(seen.page.locator(".empty h2")).to_have_text("There is nothing here")
     seen.go("#/s/" + "0" * 32)
-    expect(seen.page.locator(".problem")).to_contain_text("there is no such thing here")
+    expect(seen.page.locator(".empty h2")).to_have_text("There is no such session")
+    expect(seen.page.locator(".composer")).to_have_count(0)
+    seen.go("#/s/nope")
+    expect(seen.page.locator(".empty h2")).to_have_text("There is no such session")
+    seen.page.locator(".empty button").click()
+    expect(seen.page.locator(".welcome")).to_be_visible()
     assert all("404" in error for error in seen.errors)  # the browser itself notes each 404
     seen.errors.clear()

@@ -265,6 +265,7 @@ class Gateway:
         except HttpError as error:
             if error.status != 401:
                 raise
+            replies["location"] = "/#/login/wrong"  # the page tells it
         return Reply(b"", 303, replies, media="")
 
     def _refusal(self, exchange: _Exchange, error: LaminaError) -> Reply:

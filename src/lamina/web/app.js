@@ -3,7 +3,7 @@ import { get, whenLocked } from "./api.js";
 import { chat } from "./chat.js";
 import { collected } from "./collected.js";
 import { diff } from "./diff.js";
-import { button, dialog, el, empty, fill, problem, skeleton } from "./dom.js";
+import { button, dialog, el, empty, fill, hush, problem, skeleton, toast } from "./dom.js";
 import { inspector } from "./inspector.js";
 import { login } from "./login.js";
 import { memories } from "./memories.js";
@@ -24,6 +24,7 @@ const VIEWS = [
   [/^#\/memories$/, memories],
   [/^#\/skills$/, skills],
 ];
+const WRONG = "#/login/wrong"; // where the gateway leads who came with a token that it does not know
 const main = document.getElementById("main");
 
 function keep(name, value) {
@@ -64,6 +65,10 @@ class Page {
       return;
     }
     document.body.classList.remove("locked");
+    if (location.hash === WRONG) {
+      history.replaceState(null, "", "#/new");
+      toast(t("tokenWrongInside"));
+    }
     this.side.draw();
     this.side.load();
     this.show();
@@ -74,11 +79,12 @@ class Page {
     this.locked = true;
     this.leave();
     document.body.classList.add("locked");
-    login(main, this);
+    login(main, this, location.hash === WRONG);
   }
 
   leave() {
     const view = this.view;
+    hush(".bad"); // what went wrong there is no matter of the next view
     this.view = null;
     view?.leave?.();
   }
@@ -133,7 +139,7 @@ class Page {
     speak(lang() === "zh" ? "en" : "zh");
     keep("lang", lang());
     document.getElementById("skip").textContent = t("skip");
-    if (this.locked) login(main, this);
+    if (this.locked) login(main, this, location.hash === WRONG);
     else {
       this.side.draw();
       this.leave();
@@ -149,8 +155,9 @@ class Page {
       event.preventDefault();
       this.side.search();
     } else if (event.key === "Escape") {
+      const errors = hush();
       if (this.side.isOpen()) this.side.close();
-      else this.view?.escape?.();
+      else if (!errors || this.view?.current) this.view?.escape?.();
     } else if (event.altKey && event.code === "KeyN") {
       event.preventDefault();
       this.go("#/new");
@@ -166,8 +173,9 @@ class Page {
   help() {
     const mac = /Mac|iPhone|iPad/.test(navigator.platform);
     const keys = [
-      [["Enter"], "keySend"], [["Shift", "Enter"], "keyLine"], [["Esc"], "keyStop"], [[mac ? "⌘" : "Ctrl", "K"], "keySearch"],
-      [["Alt", "N"], "keyNew"], [["Alt", "I"], "keyInspect"], [["?"], "keyHelp"],
+      [["Enter"], "keySend"], [["Shift", "Enter"], "keyLine"], [["Esc"], "keyStop"], [["Esc"], "keyLeave"], [["Esc"], "keyClose"],
+      [[mac ? "⌘" : "Ctrl", "K"], "keySearch"], [["↓"], "keyFound"], [["Alt", "N"], "keyNew"], [["Alt", "I"], "keyInspect"],
+      [["←", "→"], "keyTabs"], [["Tab"], "keyRows"], [["↑", "↓"], "keyMenu"], [["?"], "keyHelp"],
     ]; // prettier-ignore
     const rows = keys.map(([names, what]) => el("tr", {}, el("td", {}, names.map((name) => el("kbd", {}, name))), el("td", {}, t(what))));
     return dialog(t("shortcuts"), el("table", { class: "keys" }, el("tbody", {}, rows)), [[t("close"), null, "strong"]]);

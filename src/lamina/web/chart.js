@@ -19,7 +19,7 @@ function round(value) {
 export function chart(turns, current) {
   const all = turns.map((turn, place) => {
     const [prompt, cached] = turn.usage?.requests?.at(-1) ?? [turn.usage?.prompt ?? 0, turn.usage?.cached ?? 0];
-    return { turn, number: place + 1, prompt, cached };
+    return { turn, number: place + 1, prompt, cached }; // no request is without a token: 0 is one that nobody counted
   });
   const rows = all.slice(-MOST);
   if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));
@@ -33,28 +33,37 @@ export function chart(turns, current) {
     svg.append(words(width - 36, y(part, 1) + 4, `${part * 100}%`, "start", "share-label"));
   }
   rows.forEach((row, place) => svg.append(bar(row, LEFT + place * slot, slot, top, y, row.turn.turn_id === current)));
-  const points = rows.map((row, place) => `${LEFT + place * slot + slot / 2},${y(row.prompt ? row.cached / row.prompt : 0, 1)}`);
-  svg.append(shape("polyline", { points: points.join(" "), class: "share-line" }));
-  for (const point of points) svg.append(shape("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 2.6, class: "share-dot" }));
+  const lines = [[]];
+  rows.forEach((row, place) => {
+    if (!row.prompt) lines.push([]);
+    else lines.at(-1).push(`${LEFT + place * slot + slot / 2},${y(row.cached / row.prompt, 1)}`);
+  });
+  for (const points of lines) if (points.length > 1) svg.append(shape("polyline", { points: points.join(" "), class: "share-line" }));
+  for (const point of lines.flat()) svg.append(shape("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 2.6, class: "share-dot" }));
   const key = (name, label) => el("span", { class: "key" }, el("i", { class: name, "aria-hidden": "true" }), label);
   const legend = el("div", { class: "chart-keys" }, key("prompt", t("prompt")), key("cached", t("cached")), key("share", t("share")));
-  return el("div", { class: "chart" }, el("div", { class: "chart-scroll" }, svg), legend);
+  const scroll = el("div", { class: "chart-scroll" }, svg);
+  const here = rows.findIndex((row) => row.turn.turn_id === current);
+  const middle = here < 0 ? width : LEFT + (here + 0.5) * slot;
+  requestAnimationFrame(() => (scroll.scrollLeft = middle - scroll.clientWidth / 2));
+  return el("div", { class: "chart" }, scroll, legend);
 }
 
 function bar({ turn, number: place, prompt, cached }, x, slot, top, y, current) {
-  const label = t("chartTurn", { n: place, prompt: number(prompt), share: percent(cached, prompt) });
+  const label = !prompt ? t("chartNone", { n: place }) : t("chartTurn", { n: place, prompt: number(prompt), share: percent(cached, prompt) });
   const anchor = shape("a", { href: `#/t/${turn.turn_id}/inspect`, class: `bar ${current ? "current" : ""}`, "aria-label": label, ...(current ? { "aria-current": "true" } : {}) });
   const title = shape("title");
   title.textContent = label;
   const width = Math.min(slot - 6, 28);
   const left = x + (slot - width) / 2;
-  anchor.append(
+  const parts = [
     title,
     shape("rect", { x, y: 4, width: slot, height: HEIGHT + BOTTOM, class: "hit-area" }),
-    shape("rect", { x: left, y: y(prompt, top), width, height: Math.max(0, 8 + HEIGHT - y(prompt, top)), rx: 2, class: "prompt" }),
-    shape("rect", { x: left, y: y(cached, top), width, height: Math.max(0, 8 + HEIGHT - y(cached, top)), rx: 2, class: "cached" }),
+    prompt && shape("rect", { x: left, y: y(prompt, top), width, height: Math.max(0, 8 + HEIGHT - y(prompt, top)), rx: 2, class: "prompt" }),
+    prompt && shape("rect", { x: left, y: y(cached, top), width, height: Math.max(0, 8 + HEIGHT - y(cached, top)), rx: 2, class: "cached" }),
     words(x + slot / 2, HEIGHT + BOTTOM + 5, String(place), "middle"),
-  );
+  ];
+  anchor.append(...parts.filter(Boolean));
   return anchor;
 }
 

@@ -2,7 +2,7 @@
 // whoever comes back, after a reload or a lost line, sees all of it.
 import { get, path, patch, post, query, question } from "./api.js";
 import { Composer } from "./composer.js";
-import { busy, button, el, fill, problem, say, skeleton, toast, told } from "./dom.js";
+import { busy, button, el, empty, fill, problem, say, skeleton, toast, told } from "./dom.js";
 import { icon } from "./icons.js";
 import { follow } from "./stream.js";
 import { t } from "./texts.js";
@@ -12,6 +12,7 @@ const ONCE = 100;
 const TURNS = 1000;
 const NEAR = 120;
 const TITLE = 60;
+const GONE = [0, 503];
 const RUNNING = ["accepted", "streaming"];
 const main = document.getElementById("main");
 
@@ -39,7 +40,7 @@ class Chat {
     this.latest = button(t("latest"), () => this.down(true), { sign: "down", className: "latest" });
     this.latest.hidden = true;
     this.lost = el("p", { class: "lost", role: "status", hidden: true }, t("lost"));
-    this.composer = new Composer({ draft: id || "new", send: (content, back) => this.send(content, back), stop: () => this.stop(), preview: () => page.go(`#/s/${this.session}/next`) });
+    this.composer = new Composer({ draft: id || "new", sees: page.me.pictures !== false, send: (content, back) => this.send(content, back), stop: () => this.stop(), preview: () => page.go(`#/s/${this.session}/next`) });
     this.scroll.addEventListener("scroll", () => (this.latest.hidden = this.isNear()), { passive: true });
   }
 
@@ -64,8 +65,15 @@ class Chat {
       fill(this.newer, rest > 0 && button(t("latest"), () => this.page.go(`#/s/${this.session}`), { className: "wide" }));
       this.place();
     } catch (error) {
-      if (error.name !== "AbortError" && !this.away.signal.aborted) fill(this.log, problem(error, () => this.open()));
+      if (error.name === "AbortError" || this.away.signal.aborted) return;
+      if (error.status === 404) this.nowhere();
+      else fill(this.log, problem(error, () => this.open()));
     }
+  }
+
+  nowhere() {
+    const other = button(t("newSession"), () => this.page.go("#/new"), { sign: "plus", text: true, quiet: false });
+    fill(main, this.page.head(t("noSession")), empty("search", t("noSession"), t("notFoundWhat"), other));
   }
 
   draw() {
@@ -152,7 +160,7 @@ class Chat {
       if (runs) this.follow(turn);
       else {
         if (record) turn.stored(record);
-        turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: "" }, false);
+        turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: record?.hint || "" }, false);
         if (!rows[0].turn_id) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
       }
       nodes.push(turn.root);
@@ -271,7 +279,7 @@ class Chat {
     const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE, newest: false }));
     fill(turn.body);
     replay(turn, messages.filter((row) => row.turn_id === turn.id));
-    turn.ended({ state: record.state, error: record.error, hint: "" }, false);
+    turn.ended({ state: record.state, error: record.error, hint: record.hint || "" }, false);
   }
 
   async finish(turn) {
@@ -284,7 +292,8 @@ class Chat {
       this.known?.set(turn.id, record);
       turn.stored(record);
     } catch (error) {
-      told(error);
+      if (GONE.includes(error.status)) turn.gatewayEnded();
+      else told(error);
     }
     if (this.stick) this.down(true);
     await this.page.side.load();
@@ -295,10 +304,12 @@ class Chat {
   async stop() {
     const turn = this.current;
     if (!turn?.id) return;
+    turn.stopped = true;
     toast(t("stopping"));
     try {
       await post(path`/api/turns/${turn.id}/cancel`);
     } catch (error) {
+      turn.stopped = false;
       told(error);
     }
   }

@@ -25,11 +25,20 @@ export function collected(page) {
     try {
       const { messages } = await busy(get("/api/collected" + query({ limit: 100, q: field.value.trim() })));
       if (number !== asked) return;
-      if (messages.length) fill(list, messages.map(card));
+      if (messages.length) fold(fill(list, messages.map(card)));
       else if (field.value.trim()) fill(list, el("p", { class: "hint", role: "status" }, t("nothingFound", { q: field.value.trim() })));
       else fill(list, empty("star", t("noCollected"), t("noCollectedWhat")));
     } catch (error) {
       fill(list, problem(error, load));
+    }
+  }
+
+  // Known only on the page: a card that is cut says so, and leads to the rest.
+  function fold(cards) {
+    for (const text of cards.querySelectorAll(".folded")) {
+      const long = text.scrollHeight > text.clientHeight + 8;
+      text.classList.toggle("long", long);
+      text.nextSibling.hidden = !long;
     }
   }
 
@@ -41,6 +50,7 @@ export function collected(page) {
       { class: "card" },
       el("header", {}, el("a", { href: `#/s/${message.session_id}/${message.seq}`, title: t("goThere"), dir: "auto" }, title || t("untitled")), time(message.created)),
       el("div", { class: "folded" }, markdown(message.text)),
+      el("a", { class: "all", href: `#/s/${message.session_id}/${message.seq}`, hidden: true }, t("showAll")),
       el("footer", { class: "row" }, button(t("copy"), () => copy(message.text), { sign: "copy" }), star, message.turn_id && el("a", { href: `#/t/${message.turn_id}/inspect`, class: "button quiet" }, icon("layers"), el("span", {}, t("inspect")))),
     );
     return box;

@@ -1,5 +1,5 @@
 // Where people write: a field that grows, pictures by paste, drop or file, Enter sends. Drafts survive a reload.
-import { button, el, fill, toast } from "./dom.js";
+import { button, el, fill, toast, touch } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./texts.js";
 
@@ -8,10 +8,11 @@ const LARGE = 900 * 1024;
 const EDGE = 1600;
 
 export class Composer {
-  constructor({ draft, send, stop, preview }) {
-    Object.assign(this, { draft: `lamina.draft.${draft}`, onsend: send, onstop: stop, pictures: [], answering: false });
-    const hint = matchMedia("(max-width: 720px)").matches ? t("askShort") : t("askHint");
+  constructor({ draft, send, stop, preview, sees = true }) {
+    Object.assign(this, { draft: `lamina.draft.${draft}`, onsend: send, onstop: stop, pictures: [], answering: false, sees });
+    const hint = touch() || matchMedia("(max-width: 720px)").matches ? t("askShort") : t("askHint");
     this.field = el("textarea", { id: "ask", rows: 1, placeholder: hint, "aria-label": t("ask"), dir: "auto", value: kept(this.draft), enterkeyhint: "send" });
+    this.waits = el("p", { class: "waits", role: "status", hidden: true }, t(touch() ? "waitsTouch" : "waits"));
     this.previews = el("div", { class: "previews", hidden: true });
     const files = el("input", { type: "file", accept: KINDS.join(","), multiple: true, hidden: true, onchange: () => this.add([...files.files]).then(() => (files.value = "")) });
     this.eye = button(t("preview"), () => (this.field.value.trim() ? preview() : toast(t("previewEmpty"))), { sign: "layers", className: "eye" });
@@ -20,7 +21,8 @@ export class Composer {
       "form",
       { class: "composer", "aria-label": t("ask") },
       this.previews,
-      el("div", { class: "line" }, button(t("addPicture"), () => files.click(), { sign: "picture" }), files, this.field, this.eye, this.go),
+      this.waits,
+      el("div", { class: "line" }, button(t(sees ? "addPicture" : "noPictures"), () => files.click(), { sign: "picture", className: "picture", disabled: !sees }), files, this.field, this.eye, this.go),
     );
     this.listen();
     requestAnimationFrame(() => this.grow());
@@ -66,7 +68,8 @@ export class Composer {
 
   busy(on) {
     this.answering = on;
-    const label = on ? t("stop") : t("send");
+    if (!on) this.waits.hidden = true;
+    const label = on ? t(touch() ? "stopShort" : "stop") : t("send");
     fill(this.go, icon(on ? "stop" : "send"));
     this.go.setAttribute("aria-label", label);
     this.go.title = label;
@@ -74,12 +77,14 @@ export class Composer {
   }
 
   async add(files) {
+    if (!this.sees && files.length) return toast(t("noPictures"), "bad");
     for (const file of files) {
       if (!KINDS.includes(file.type)) toast(t("notPicture", { name: file.name }), "bad");
       else this.pictures.push(await fitted(file));
     }
     this.preview();
     this.field.focus();
+    return undefined;
   }
 
   preview() {
@@ -106,7 +111,11 @@ export class Composer {
 
   send() {
     const content = this.content();
-    if (!content.length || this.answering) return;
+    if (!content.length) return;
+    if (this.answering) {
+      this.waits.hidden = false; // what was written stays where it is
+      return;
+    }
     const written = this.field.value;
     const pictures = this.pictures;
     this.pictures = [];

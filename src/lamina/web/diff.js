@@ -3,6 +3,7 @@ import { get, path, payload, query } from "./api.js";
 import { busy, bytes, el, fill, number, percent, problem, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, layerClass, swatch } from "./payload.js";
+import { reason } from "./reasons.js";
 import { t } from "./texts.js";
 
 const KEPT = 360;
@@ -21,6 +22,7 @@ export function diff(page, before, after) {
       const told = await busy(get(path`/api/turns/${before}/diff/${after}`));
       const one = ({ turn_id: id, request }) => Promise.all([get(path`/api/turns/${id}/receipt` + query({ request })), payload(id, request)]);
       const [left, right] = await busy(Promise.all([one(told.before), one(told.after)]));
+      const numbers = await busy(placed([left[0].turn, right[0].turn]));
       if (view.gone) return;
       view.session = right[0].turn.session_id;
       page.side.mark();
@@ -29,10 +31,17 @@ export function diff(page, before, after) {
         el("a", { class: "button quiet", href: `#/t/${after}/inspect` }, icon("left"), el("span", {}, t("inspector"))),
       ];
       const found = byteOf(told);
-      fill(main, page.head(t("diff"), links), fill(body, verdict(told, found, right[0].receipt), sides(found, left, right)));
+      fill(main, page.head(t("diff"), links), fill(body, verdict(told, found, right[0].receipt), sides(found, left, right, numbers)));
     } catch (error) {
       fill(body, problem(error, load));
     }
+  }
+
+  // A turn is known to people by its place in the session.
+  async function placed(turns) {
+    const sessions = new Set(turns.map((one) => one.session_id));
+    const lists = await Promise.all([...sessions].map((id) => get(path`/api/sessions/${id}/turns` + query({ limit: 1000 }))));
+    return new Map(lists.flatMap((list) => list.turns.map((one, n) => [one.turn_id, n + 1])));
   }
 
   function byteOf(told) {
@@ -48,7 +57,7 @@ export function diff(page, before, after) {
       "section",
       { class: `verdict ${layerClass(told.layer)}`, role: "status" },
       el("p", { class: "verdict-line" }, icon("compare"), el("b", {}, t(told.extends ? "grows" : "differs", { n: number(byte) })), swatch(told.layer), el("code", { dir: "auto" }, visible(told.source))),
-      el("p", { class: "why", lang: "en" }, visible(told.reason)),
+      el("p", { class: "why" }, reason(told.reason)),
       meter,
     );
   }
@@ -59,10 +68,12 @@ export function diff(page, before, after) {
     return node;
   }
 
-  function sides(byte, left, right) {
+  function sides(byte, left, right, numbers) {
     const column = (name, [told, sent]) => {
       const { receipt, turn } = told;
-      const meta = el("header", {}, el("h2", {}, name), el("a", { href: `#/t/${turn.turn_id}/inspect` }, el("code", {}, turn.turn_id.slice(0, 8))), el("span", { class: "muted" }, `${number(receipt.tokens)} ${t("tokens").toLowerCase()} · ${bytes(receipt.size)} · ${receipt.hash.slice(0, 12)}`));
+      const place = numbers.get(turn.turn_id);
+      const named = el("a", { href: `#/t/${turn.turn_id}/inspect` }, place ? t("turnN", { n: place }) : t("inspector"));
+      const meta = el("header", {}, el("h2", {}, name), named, el("code", { class: "small-id", title: turn.turn_id }, turn.turn_id.slice(0, 8)), el("span", { class: "muted" }, `${number(receipt.tokens)} ${t("tokens").toLowerCase()} · ${bytes(receipt.size)} · ${receipt.hash.slice(0, 12)}`));
       return el("section", { class: "side-of" }, meta, el("div", { class: "payload", dir: "ltr", tabIndex: 0 }, pieces(receipt, sent.bytes, byte)));
     };
     const both = el("div", { class: "columns even" }, column(t("before"), left), column(t("after"), right));

@@ -120,6 +120,9 @@ export function marked(text, query) {
   return [...nodes, ...visible(text.slice(at))];
 }
 
+// Without a pointer that hovers there is hardly a keyboard either: nothing is said of its keys.
+export const touch = () => matchMedia("(hover: none)").matches;
+
 // ---- waiting, telling, asking -----------------------------------------------------------------------------------
 
 export function skeleton(lines = 4) {
@@ -150,14 +153,26 @@ export function problem(error, again) {
   );
 }
 
+// One line beside an answer: a sign, perhaps a word for it, and what there is to say.
+export function note(sign, text, head) {
+  return el("p", { class: "notice", role: "note" }, icon(sign), head && el("b", {}, head), el("span", {}, text));
+}
+
 export function empty(sign, title, what, ...more) {
   return el("div", { class: "empty" }, icon(sign), el("h2", {}, title), el("p", {}, what), more);
 }
 
 export function toast(text, kind = "") {
-  const node = el("div", { class: `toast ${kind}` }, visible(text));
+  const node = el("div", { class: `toast ${kind}`, role: kind === "bad" ? "alert" : null }, el("span", {}, visible(text)), button(t("close"), () => node.remove(), { sign: "close" }));
   document.getElementById("toasts").append(node);
   setTimeout(() => node.remove(), kind === "bad" ? 9000 : 3500);
+}
+
+// Takes them away; whether one of them was an error, which somebody may have been reading.
+export function hush(which = ".toast") {
+  const nodes = [...document.querySelectorAll(`#toasts ${which}`)];
+  for (const node of nodes) node.remove();
+  return nodes.some((node) => node.classList.contains("bad"));
 }
 
 export const told = (error) => {

@@ -164,7 +164,7 @@ class Line {
     const url = address(found[1] ?? found[2] ?? "");
     const size = TARGET.lastIndex - at;
     if (!url) {
-      const node = el("span", { class: "refused", title: t("linkRefused") }, label ? inline(label, false) : visible(found[0]));
+      const node = el("span", { class: "no-link", title: t("linkRefused") }, label ? inline(label, false) : visible(found[0]));
       return this.add(node, size);
     }
     if (!picture) return this.add(link(url, label.trim() ? inline(label, false) : visible(url.href), label), size);

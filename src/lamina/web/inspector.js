@@ -5,6 +5,7 @@ import { kept } from "./composer.js";
 import { busy, button, bytes, copy, el, empty, fill, number, percent, problem, put, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, decoded, download, layerClass, sha256, swatch } from "./payload.js";
+import { reason, worded } from "./reasons.js";
 import { known, layerName, t } from "./texts.js";
 
 const main = document.getElementById("main");
@@ -105,7 +106,7 @@ class Inspector {
         fact("size", bytes(receipt.size)),
         fact("leftOut", left),
         fact("grammar", receipt.grammar),
-        fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${receipt.epoch_reason}` : ""}` : ""),
+        fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${worded(receipt.epoch_reason)}` : ""}` : ""),
         fact("counter", receipt.counter),
         fact("hash", el("code", { title: receipt.hash }, receipt.hash.slice(0, 12))),
       ),
@@ -163,7 +164,7 @@ class Inspector {
     const cut = this.receipt.segments.map((one, place) => [one, place]).filter(([one]) => one.decision !== "kept");
     if (!cut.length) return null;
     const rows = cut.map(([one, place]) =>
-      el("li", {}, swatch(one.layer), el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), el("span", { class: "seg-source", dir: "auto" }, visible(one.source)), el("b", {}, `${number(one.tokens)} ${t("tokens").toLowerCase()}`), el("span", { lang: "en" }, visible(one.reason)), el("button", { type: "button", class: "quiet inline", onclick: () => this.point(place, true) }, t("segments"))),
+      el("li", {}, swatch(one.layer), el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), el("span", { class: "seg-source", dir: "auto" }, visible(one.source)), el("b", {}, `${number(one.tokens)} ${t("tokens").toLowerCase()}`), reason(one.reason), el("button", { type: "button", class: "quiet inline", onclick: () => this.point(place, true) }, t("segments"))),
     );
     return el("section", { class: "panel" }, el("h2", {}, t("cutTitle")), el("ul", { class: "cuts" }, rows));
   }
@@ -199,7 +200,7 @@ class Inspector {
     const both = el(
       "div",
       { class: "columns" },
-      el("section", {}, el("h2", {}, t("segments"), " ", el("span", { class: "count" }, number(this.receipt.segments.length))), el("p", { class: "hint" }, t("segmentsWhat")), table),
+      el("section", {}, el("h2", {}, t("segments"), " ", el("span", { class: "count" }, number(this.receipt.segments.length))), el("p", { class: "hint for-keys" }, t("segmentsWhat")), table),
       el("section", {}, el("h2", {}, t("payload"), el("label", { class: "switch" }, box, el("span", {}, t("breaks")))), text),
     );
     for (const kind of ["pointerover", "focusin"]) {
@@ -222,9 +223,9 @@ class Inspector {
         el("td", { dir: "auto", title: one.source }, el("div", { class: "clamp" }, visible(one.source))),
         el("td", {}, el("code", { title: one.hash }, one.hash ? one.hash.slice(0, 8) : "–")),
         el("td", {}, visible(one.owner || "–")),
-        el("td", {}, one.trust),
+        el("td", { class: "trust" }, reason(one.trust)),
         el("td", { class: "end" }, number(one.tokens)),
-        el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", el("span", { lang: "en" }, visible(one.reason))),
+        el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", reason(one.reason)),
       );
     return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, this.receipt.segments.map(line)));
   }

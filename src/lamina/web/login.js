@@ -2,7 +2,7 @@
 import { button, el, fill, problem } from "./dom.js";
 import { t } from "./texts.js";
 
-export function login(main, page) {
+export function login(main, page, wrong = false) {
   page.title(t("loginTitle"));
   const field = el("input", { type: "password", id: "key", autocomplete: "current-password", required: true, spellcheck: "false" });
   const failed = el("div", {});
@@ -11,7 +11,8 @@ export function login(main, page) {
     { class: "login" },
     el("img", { src: "/web/icon.svg", alt: "", width: 48, height: 48 }),
     el("h1", {}, t("loginTitle")),
-    el("p", {}, t("loginWhat"), " ", el("code", {}, "lamina keys new")),
+    el("p", {}, t("loginToken"), " ", el("code", {}, "lamina serve"), t("loginToken2")),
+    el("p", { class: "muted" }, t("loginWhat"), " ", el("code", {}, "lamina keys new")),
     el("label", { htmlFor: "key" }, t("loginKey")),
     field,
     failed,
@@ -35,6 +36,7 @@ export function login(main, page) {
       fill(failed, problem({ message: t("unreachable"), hint: t("unreachableHint") }));
     }
   });
+  if (wrong) fill(failed, problem({ message: t("tokenWrong"), hint: t("tokenWrongHint") }));
   fill(main, form);
   field.focus();
 }

@@ -105,6 +105,20 @@ export class Growing {
   }
 }
 
+// A piece of somebody's Markdown without its marks, where there is room for a line only. The line ends are gone already.
+export function bare(text) {
+  return text
+    .replace(/!?\[([^\]]*)\]\([^)\s]*\)/g, "$1")
+    .replace(/(^|\s)#{1,6}(?=\s)/g, "$1")
+    .replace(/(^|\s)[-*+] \[[ xX]\](?=\s)/g, "$1")
+    .replace(/(^…?|[.!?:。！？：]\s?)[>*+-](?=\s)/g, "$1")
+    .replace(/\|?\s*:?-{3,}:?\s*(?:\|\s*:?-{3,}:?\s*)*\|?/g, " | ")
+    .replace(/\*{1,3}(?=\S)|(?<=\S)\*{1,3}|`+|~~+|(?<![\p{L}\p{N}])_{1,3}(?=\S)|(?<=\S)_{1,3}(?![\p{L}\p{N}])/gu, "")
+    .replace(/\s*\|(?:\s*\|)*\s*/g, " · ")
+    .replace(/\s+/g, " ")
+    .replace(/^[ ·]+|[ ·]+$/g, "");
+}
+
 const lines = (text) => text.replace(/\r\n?/g, "\n").split("\n");
 
 function offset(text, line) {

@@ -1,7 +1,8 @@
 // The list of sessions, the search through all of them, and the way to everything else. A drawer on small screens.
 import { get, patch, path, post, query, remove } from "./api.js";
-import { ask, busy, button, day, el, fill, marked, menu, problem, put, skeleton, sure, time, told } from "./dom.js";
+import { ask, busy, button, day, el, fill, marked, menu, problem, put, skeleton, sure, time, told, touch } from "./dom.js";
 import { icon } from "./icons.js";
+import { bare } from "./markdown.js";
 import { lang, t } from "./texts.js";
 
 const ONCE = 50;
@@ -11,7 +12,7 @@ const shade = document.getElementById("shade");
 
 export class Side {
   constructor(page) {
-    Object.assign(this, { page, sessions: [], next: null, asked: 0, list: el("div", { class: "sessions" }) });
+    Object.assign(this, { page, sessions: [], next: null, asked: 0, list: el("div", { class: "sessions" }), note: el("p", { class: "side-note", role: "status", hidden: true }) });
     shade.addEventListener("click", () => this.close());
     side.addEventListener("keydown", (event) => event.key === "Tab" && this.isOpen() && this.hold(event));
   }
@@ -19,7 +20,7 @@ export class Side {
   draw() {
     const { page } = this;
     const words = this.field?.value || "";
-    this.field = el("input", { type: "search", placeholder: t("searchHint", { key: /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K" }), "aria-label": t("search"), value: words, oninput: () => this.typed(), autocomplete: "off" });
+    this.field = el("input", { type: "search", placeholder: touch() ? t("search") : t("searchHint", { key: /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K" }), "aria-label": t("search"), value: words, oninput: () => this.typed(), autocomplete: "off" });
     this.field.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.field.value) {
         event.stopPropagation();
@@ -39,6 +40,7 @@ export class Side {
       ),
       el("a", { href: "#/new", class: "new strong", role: "button", onclick: () => page.go("#/new") }, icon("plus"), el("span", {}, t("newSession"))),
       el("div", { class: "search", role: "search" }, icon("search"), this.field),
+      this.note,
       el("nav", { class: "lists", "aria-label": t("sessions") }, this.list),
       el("nav", { class: "places", "aria-label": t("main") }, view("#/collected", "star", "collected"), view("#/memories", "memory", "memories"), view("#/skills", "skill", "skills")),
       el(
@@ -47,12 +49,13 @@ export class Side {
         el("span", { class: "who", title: `${page.me.user} · ${page.me.model || page.me.provider}` }, el("b", {}, page.me.user), el("small", {}, page.me.model || page.me.provider)),
         button(t("theme", { name: t(`theme${theme}`) }), () => page.nextTheme(), { sign: { auto: "auto", light: "sun", dark: "moon" }[theme], className: "theme" }),
         button(t("language"), () => page.otherLanguage(), { sign: "globe", className: "language", lang: lang() === "zh" ? "en" : "zh-CN" }),
-        button(t("shortcuts"), () => page.help(), { sign: "help" }),
+        button(t("shortcuts"), () => page.help(), { sign: "help", className: "for-keys" }),
         button(t("signOut"), () => this.leave(), { sign: "leave", className: "sign-out" }),
       ),
     );
     this.show();
     this.mark();
+    if (words.trim()) this.look(words.trim(), (this.asked += 1)); // in the language that was chosen
   }
 
   async leave() {
@@ -74,10 +77,20 @@ export class Side {
       this.sessions = [...found.sessions, ...rest];
       if (!rest.length) this.next = found.next;
     } catch (error) {
-      if (error.status !== 401) fill(this.list, problem(error, () => this.load()));
+      if (error.status !== 401) this.failed(error);
       return;
     }
+    this.note.hidden = true;
     if (!this.field.value.trim()) this.show();
+  }
+
+  // The list that is there stays: it is still right, only perhaps not the newest.
+  failed(error) {
+    if (!this.sessions.length) return fill(this.list, problem(error, () => this.load()));
+    fill(this.note, icon("warning"), el("span", {}, t("listOld")), button(t("again"), () => this.load(), { sign: "retry" }));
+    this.note.title = error.message;
+    this.note.hidden = false;
+    return undefined;
   }
 
   async older() {
@@ -184,7 +197,7 @@ export class Side {
           "a",
           { href: `#/s/${session.session_id}/${message.seq}`, class: "hit" },
           el("span", { class: "hit-title" }, el("b", { dir: "auto" }, session.title || t("untitled")), time(message.created)),
-          el("span", { class: "snippet", dir: "auto" }, marked(snippet, words)),
+          el("span", { class: "snippet", dir: "auto" }, marked(bare(snippet), words)),
         ),
       );
       fill(this.list, el("h2", { role: "status" }, t("found", { n: found.length })), rows);

@@ -1,6 +1,6 @@
 // One turn on the page: the question, and the answer as its events tell it, whether they stream or were stored long ago.
 import { path, put as replace } from "./api.js";
-import { button, copy, el, fill, number, percent, problem, say, seconds, time, toast, told, visible } from "./dom.js";
+import { button, copy, el, fill, note, number, percent, problem, say, seconds, time, toast, told, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { link, address } from "./inline.js";
 import { Growing } from "./markdown.js";
@@ -11,7 +11,7 @@ const SHOWN = 20000;
 
 export class Turn {
   constructor(chat, id) {
-    Object.assign(this, { chat, id, calls: new Map(), usage: null, answerId: "", answerSeq: 0, userSeq: 0, userText: "", said: "", growing: null, over: false });
+    Object.assign(this, { chat, id, calls: new Map(), usage: null, answerId: "", answerSeq: 0, userSeq: 0, userText: "", said: "", growing: null, over: false, stopped: false });
     this.asked = el("div", { class: "asked" });
     this.body = el("div", { class: "body" });
     this.foot = el("div", { class: "answer-foot" });
@@ -107,7 +107,8 @@ export class Turn {
   notice({ kind, text }) {
     this.begin();
     this.settle();
-    this.body.append(el("p", { class: "notice", role: "note" }, icon("warning"), el("b", {}, t(`notice${kind}`)), " ", visible(text)));
+    const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
+    this.body.append(note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`)));
   }
 
   count({ prompt, cached, completion }) {
@@ -121,10 +122,25 @@ export class Turn {
     this.over = true;
     this.answer.removeAttribute("aria-busy");
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
-    else if (state === "interrupted") this.body.append(el("p", { class: "notice" }, icon("stop"), visible(error && error !== "cancelled" ? `${t("interrupted")} ${error}` : t("interrupted"))));
+    else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
-    if (live) say(state === "complete" ? t("answered") : error || t("interrupted"));
+    if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : error || t("answerFailed"));
     this.footer();
+  }
+
+  // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
+  endedBy(error, hint, live) {
+    if (error && error !== "cancelled") return [t("endedEarly"), error, hint].filter(Boolean).join(" ");
+    return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
+  }
+
+  // The gateway is gone: what is on the page stays, and nobody here has stopped it.
+  gatewayEnded() {
+    const said = note("warning", visible(t("gatewayEnded")));
+    if (this.why) this.why.replaceWith(said);
+    else this.body.append(said);
+    this.why = said;
+    say(t("gatewayEnded"));
   }
 
   // What is known only when the turn is stored: numbers, seconds, and the places to branch from.
@@ -159,7 +175,7 @@ export class Turn {
         button(t("copy"), () => copy(this.said), { sign: "copy" }),
         this.answerId && star,
         button(t("retry"), () => this.chat.retry(this), { sign: "retry" }),
-        this.answerSeq && button(t("branch"), () => this.chat.branch(this), { sign: "branch" }),
+        this.answerSeq > 0 && button(t("branch"), () => this.chat.branch(this), { sign: "branch" }),
         el("a", { href: `#/t/${this.id}/inspect`, class: "button quiet inspect", title: t("inspectLong") }, icon("layers"), el("span", {}, t("inspect"))),
       ),
       el("span", { class: "numbers", title: usage ? t("usage", usage) : null }, numbers.join(" · ")),

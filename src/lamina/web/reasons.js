@@ -1,0 +1,67 @@
+// What a receipt says in fixed English words, in the reader's language. What is not known here stays as it was written.
+import { el, visible } from "./dom.js";
+import { lang } from "./texts.js";
+
+const WORDS = {
+  "always kept": "始终保留",
+  "always kept, fenced": "始终保留，放入围栏",
+  "fits the budget": "在预算之内",
+  "the newest message": "最新消息",
+  "the current turn": "当前轮次",
+  "over the budget": "超出预算",
+  "the history begins with a user message": "历史须以用户消息开头",
+  "added to the end": "追加在末尾",
+  "it is new here": "此处新增",
+  "it is gone from here": "此处已移除",
+  "switched off by the setting `memory`": "已由设置项 `memory` 关闭",
+  pinned: "已置顶",
+  "a standing wish": "长期要求",
+  words: "词语",
+  meaning: "语义",
+  day: "日期",
+  echo: "呼应",
+  "short form": "简写",
+  "title only": "仅标题",
+  "left out": "省略",
+  kept: "保留",
+  cut: "截断",
+  dropped: "丢弃",
+  degraded: "降级",
+  operator: "运营者",
+  user: "用户",
+  model: "模型",
+  outside: "外部",
+};
+const PATTERNS = [
+  [/^(words|meaning|day|echo) (\d\.\d\d)$/, (_, name, share) => `${WORDS[name]} ${share}`],
+  [/^(short form|title only|left out): (.+)$/, (_, name, why) => `${WORDS[name]}：${worded(why)}`],
+  [/^(\w+) may take (\d+%) of the budget$/, (_, layer, share) => `${layer} 最多占预算的 ${share}`],
+  [/^skipped: no answer within (\d+) ms$/, (_, n) => `已跳过：${n} 毫秒内没有结果`],
+  [/^cut to (\d+%) of the budget$/, (_, share) => `已删减到预算的 ${share}`],
+  [/^over the budget; the first (\d+) were not read$/, (_, n) => `超出预算；最早的 ${n} 条没有读取`],
+  [/^its text changed from (\w+) to (\w+)$/, (_, old, now) => `文本已改变：${old} → ${now}`],
+  [/^the window was cut: (\d+) more messages dropped$/, (_, n) => `窗口已删减：又丢弃了 ${n} 条消息`],
+  [/^there was room again: (\d+) older messages are back$/, (_, n) => `又有空间了：恢复了较早的 ${n} 条消息`],
+  [/^epoch (\d+) began: (.+)$/, (_, n, why) => `第 ${n} 纪元开始：${worded(why)}`],
+  [/^it stands where (.+) stood$/, (_, other) => `原来这里是 ${other}`],
+  [/^the requests are of different grammars, (\w+) and (\w+)$/, (_, one, other) => `两个请求的格式不同：${one} 与 ${other}`],
+];
+
+function known(text) {
+  if (Object.hasOwn(WORDS, text)) return WORDS[text];
+  for (const [pattern, say] of PATTERNS) if (pattern.test(text)) return text.replace(pattern, say);
+  return "";
+}
+
+export function worded(text) {
+  if (lang() !== "zh" || !text) return text;
+  const whole = known(text);
+  if (whole) return whole;
+  const parts = text.split(", ").map(known);
+  return parts.every(Boolean) ? parts.join("，") : text;
+}
+
+export function reason(text) {
+  const said = worded(text);
+  return el("span", { lang: said === text && lang() === "zh" ? "en" : null }, visible(said));
+}
