@@ -98,7 +98,7 @@ TURN = record(
         "state": {"enum": ["accepted", "streaming", "complete", "interrupted", "failed"]},
         "user_message_id": TEXT, "user_seq": COUNT, "answer_message_id": TEXT, "answer_seq": COUNT,
         "usage": {**FREE, "description": "tokens as the provider counted them, summed up over the turn's requests"},
-        "error": TEXT, "created": TIME, "finished": LATER, "seconds": {"type": ["number", "null"]},
+        "error": TEXT, "hint": {**TEXT, "description": "what to do next"}, "created": TIME, "finished": LATER, "seconds": {"type": ["number", "null"]},
         "requests": {**COUNT, "description": "how many were sent to the provider"},
         "tokens": {"type": ["integer", "null"], "description": "of the last request, as we counted them"},
     },
@@ -114,6 +114,8 @@ def turn_value(turn: TurnRecord) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(turn, name) for name in names}
     return found | {
         "state": turn.progress,
+        "usage": {name: value for name, value in turn.usage.items() if name not in ("hint", "done")},
+        "hint": turn.usage.get("hint", ""),
         "seconds": None if turn.finished is None else max(0.0, turn.finished - turn.created),
         "requests": len(sent),
         "tokens": sent[-1]["tokens"] if sent else None,
