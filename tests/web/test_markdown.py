@@ -59,6 +59,8 @@ CASES = [
     ("[https://good.example](https://evil.example)", "<p><span><a href=https://evil.example/>https://good.example</a><span> (evil.example)</span></span></p>"),
     ("[a](javascript:alert(1)) [b](data:text/html,x)", "<p><span>a</span> <span>b</span></p>"),
     ("[mail](mailto:a@b.example)", "<p><span><a href=mailto:a@b.example>mail</a><span> (a@b.example)</span></span></p>"),
+    ("[x]( https://example.org/x  'y' ) [z]()", "<p><span><a href=https://example.org/x>x</a><span> (example.org)</span></span> <span>z</span></p>"),
+    ("http://[ and **b**", "<p>http://[ and <strong>b</strong></p>"),
     ("[x](<https://example.org/a b>)", "<p><span><a href=https://example.org/a%20b>x</a><span> (example.org)</span></span></p>"),
 ]  # fmt: skip
 SLOW = {
@@ -66,6 +68,8 @@ SLOW = {
     "quotes": "> " * 60_000, "blanks": "# a" + " " * 120_000 + "b", "spaces": "a" + " " * 120_000 + "b\nc", "dots": "http://a" + "." * 120_000 + "x",
     "brackets closed": "http://a" + ")" * 120_000, "deep list": "\n".join("  " * n + "- a" for n in range(600)), "table": "|a" * 3_000 + "|\n" + "|-" * 3_000 + "|\n" + ("|b" * 3_000 + "|\n") * 20,
     "rows": "|a|b|\n|-|-|\n" + "|1|2|\n" * 40_000, "emphasis": "**" * 60_000, "angles": "<http://" * 15_000, "pipes": "|" * 120_000, "list": "- a\n" * 20_000,
+    "blank target": "[a](" + " " * 400_000 + "x", "blank title": "[a](b" + " " * 400_000 + "x", "blank end": '[a](b "c"' + " " * 400_000 + "x",
+    "refused addresses": "http://[" * 100_000,
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class Options:
     """Of these, from one address. Where there are too many, the one that was idle longest makes room."""
     streams: int = 200
     """Replies in pieces that are open at one time for one key."""
-    turns: int = 64
+    turns: int = 128
     """Turns of one user that run at one time, begun here."""
     replies_limit: int = 400_000_000
     """Bytes of all long replies that are being sent at one time."""

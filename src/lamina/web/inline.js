@@ -8,7 +8,8 @@ const PUNCTUATION = /[\p{P}\p{S}]/u;
 const DEEPEST = 64;
 const BARE = /https?:\/\/[^\s<>"'`\\^{}|，。；：！？、（）「」『』【】《》]+/iy;
 const ANGLED = /<((?:https?:\/\/|mailto:)[^\s<>]+)>/iy;
-const TARGET = /\(\s*(?:<([^<>\n]*)>|([^\s()]*(?:\([^\s()]*\)[^\s()]*)*))(?:\s+(?:"[^"\n]*"|'[^'\n]*'))?\s*\)/y;
+// A run of blanks is taken whole or not at all: `(?!\s)` behind it keeps a long one from being tried at every length.
+const TARGET = /\(\s*(?!\s)(?:<([^<>\n]*)>|([^\s()]*(?:\([^\s()]*\)[^\s()]*)*))(?:\s+(?!\s)(?:"[^"\n]*"|'[^'\n]*'))?\s*(?!\s)\)/y;
 
 export function inline(text, links = true) {
   return new Line(text, links).nodes();
@@ -187,7 +188,10 @@ class Line {
     let extra = found.split(")").length - found.split("(").length;
     for (; extra > 0 && found.endsWith(")"); extra -= 1) found = found.slice(0, -1);
     const url = found && address(found);
-    return url ? this.add(link(url, visible(found), found), found.length) : false;
+    if (url) return this.add(link(url, visible(found), found), found.length);
+    this.plain += found; // refused as a whole: what is in it is not tried again, one character further on each time
+    this.at += found.length;
+    return found.length > 0;
   }
 }
 
