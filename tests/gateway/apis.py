@@ -70,7 +70,7 @@ async def api_on(
 ) -> AsyncGenerator[Api]:
     """A gateway over a store; nothing is learnt in the background unless a test does it."""
     provider = ScriptedProvider(script, repeat=True)
-    options = replace(Options(log="off"), port=free_port())
+    options = replace(Options(log="off", guesses=1_000_000), port=free_port())  # fuzzers guess, and hear 401
     async with App.open(where, settings=settings(**changes), provider=provider, work=False) as opened:
         gateway = Gateway(opened, options, routes=routes)
         async with serving(gateway, listen(options)), aiohttp.ClientSession(auto_decompress=False) as http:
