@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from lamina.assembly.checks import check_message
 from lamina.errors import MessageError, shown
-from lamina.types import AnyMessage, ImagePart, Message, Part, Role, TextPart, ToolCall
+from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
 
 THINKING_HINT = "Plan(keep_thinking=True) leaves it with its message, uncounted"
 
@@ -42,6 +42,11 @@ def tool_call(identifier: object, name: object, arguments: object) -> ToolCall:
     """A call; what is wrong with it is found when its message is checked."""
     function = {"name": name, "arguments": arguments}
     return cast(ToolCall, {"id": identifier, "type": "function", "function": function})
+
+
+def tool_schema(name: str, description: str | None, parameters: Mapping[str, Any]) -> AnyTool:
+    function = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def text_of(content: str | Sequence[Part] | None) -> str:

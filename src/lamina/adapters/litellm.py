@@ -69,7 +69,7 @@ def pieces(messages: Sequence[Any], keep_thinking: bool = False) -> list[Piece[A
 
 def _to(message: Any, where: str, keep_thinking: bool) -> Message:
     fields = _plain(message, where)
-    role = cast("Role | None", ROLES.get(fields.get("role", "")))
+    role = ROLES.get(fields.get("role", ""))
     if role is None:
         raise cannot(f"{where}.role", fields.get("role"), "roles are system, developer, user, assistant and tool")
     for name, value in fields.items():

@@ -8,9 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agents import CallModelData, FunctionTool, ModelInputData, TResponseInputItem
+from agents import FunctionTool, TResponseInputItem
+from agents.run import CallModelData, ModelInputData
 
-from lamina.adapters.forms import THINKING_HINT, cannot, image_part, made, parts_of, text_of, text_part, tool_call
+from lamina.adapters.forms import (
+    THINKING_HINT,
+    cannot,
+    image_part,
+    made,
+    parts_of,
+    text_of,
+    text_part,
+    tool_call,
+    tool_schema,
+)
 from lamina.adapters.plan import Piece, Plan
 from lamina.types import AnyMessage, AnyTool, Message, Part, Role, ToolCall
 
@@ -163,11 +174,5 @@ def _block(part: Part) -> Fields:
 
 def _tools(tools: Sequence[object]) -> list[AnyTool]:
     """The functions among an agent's tools, as they are sent; others are for `Plan.tools`."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": t.name, "description": t.description, "parameters": t.params_json_schema},
-        }
-        for t in tools
-        if isinstance(t, FunctionTool) and t.is_enabled is True
-    ]
+    functions = [tool for tool in tools if isinstance(tool, FunctionTool) and tool.is_enabled is True]
+    return [tool_schema(tool.name, tool.description, tool.params_json_schema) for tool in functions]

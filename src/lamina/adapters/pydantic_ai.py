@@ -26,12 +26,14 @@ from lamina.adapters.forms import (
     text_of,
     text_part,
     tool_call,
+    tool_schema,
 )
 from lamina.adapters.plan import Kept, Piece, Plan
 from lamina.types import AnyMessage, AnyTool, Message, Part, ToolCall
 
 NOT_SENT = (theirs.InstructionBaselinePart,)
 """Parts that are records of their own and that no model sees."""
+NAMELESS = "Pydantic AI has no names of speakers; write it into the text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +171,10 @@ def _asked(message: AnyMessage, where: str, names: dict[str, str]) -> theirs.Mod
     if role == "tool":
         identifier = message["tool_call_id"]
         if identifier not in names or name not in (None, names[identifier]):
-            raise cannot(where, message, "a result needs the call that it answers before it, with the same tool's name")
+            raise cannot(where, message, "a result needs its call before it, with the same tool's name")
         return theirs.ToolReturnPart(names[identifier], text_of(message["content"]), identifier)
     if name:
-        raise cannot(f"{where}.name", name, "Pydantic AI has no names of speakers; write it into the text")
+        raise cannot(f"{where}.name", name, NAMELESS)
     content = message["content"]
     return theirs.UserPromptPart(content if isinstance(content, str) else [_shown(part, where) for part in content])
 
@@ -190,7 +192,7 @@ def _shown(part: Part, where: str) -> theirs.UserContent:
 
 def _answer(message: AnyMessage, where: str) -> list[theirs.ModelResponsePart]:
     if message.get("name"):
-        raise cannot(f"{where}.name", message["name"], "Pydantic AI has no names of speakers; write it into the text")
+        raise cannot(f"{where}.name", message["name"], NAMELESS)
     calls: Sequence[ToolCall] = message.get("tool_calls") or ()
     texts = [theirs.TextPart(text_of([part])) for part in parts_of(message)]
     called = [theirs.ToolCallPart(c["function"]["name"], c["function"]["arguments"], c["id"]) for c in calls]
@@ -198,14 +200,5 @@ def _answer(message: AnyMessage, where: str) -> list[theirs.ModelResponsePart]:
 
 
 def _tools(parameters: ModelRequestParameters) -> list[AnyTool]:
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters_json_schema,
-            },
-        }
-        for tool in [*parameters.function_tools, *parameters.output_tools]
-    ]
+    defined = [*parameters.function_tools, *parameters.output_tools]
+    return [tool_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in defined]
