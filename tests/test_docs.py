@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has f
 WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
-PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "records", "errors"}
+PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "records", "errors", "adapters"}
 SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.records": records, "lamina.errors": errors}
 FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -190,6 +191,8 @@ def unknown_names(text: str) -> list[str]:
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lamina":
                 names = [alias.name for alias in node.names]
                 module = SUBMODULES.get(node.module or "")
+                if (node.module or "").startswith("lamina.adapters"):  # imported here: each brings its framework
+                    module = import_module(node.module or "")
                 known = PUBLIC if node.module == "lamina" else set(dir(module)) if module else set[str]()
                 problems += [f"from {node.module} import {name}" for name in names if name not in known]
     return problems

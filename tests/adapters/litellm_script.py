@@ -7,7 +7,9 @@ import asyncio
 import json
 import sys
 import threading
+from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from typing import Any
 
 import litellm  # pyright: ignore[reportMissingImports] -- too large for the dev list: see requirements/bench.in
@@ -60,9 +62,22 @@ def main() -> None:
     answer = complete(messages=messages, tools=[TOOL], **where)
     later = asyncio.run(with_context(plan, litellm.acompletion)(messages=messages, tools=[TOOL], **where))
     server.shutdown()
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(job["example"], {})
     contexts = [{"messages": one.messages, "tools": one.tools, "problems": one.receipt.problems()} for one in told]
     answers = [one.choices[0].message.content for one in (answer, later)]
-    print(json.dumps({"bodies": bodies, "contexts": contexts, "answers": answers, "held": len(messages)}))
+    print(
+        json.dumps(
+            {
+                "bodies": bodies,
+                "contexts": contexts,
+                "answers": answers,
+                "held": len(messages),
+                "printed": printed.getvalue(),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

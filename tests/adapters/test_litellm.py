@@ -16,6 +16,7 @@ from lamina.adapters.litellm import fit, from_lamina, to_lamina, with_context
 from lamina.errors import MessageError
 from tests.adapters.chats import LAYERS, LONG, QUESTION, Told, alike, hostile, in_order, problems
 from tests.histories import BUDGETS, HISTORIES, split_pairs
+from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-bench" / "bin" / "python"
@@ -110,7 +111,14 @@ def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original
 def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     layers = [{name: value for name, value in asdict(layer).items() if value is not None} for layer in LAYERS]
     theirs = {"role": "system", "content": "写得短。"}
-    job = {"layers": layers, "budget": 400, "messages": [theirs, *LONG, QUESTION]}
+    page = blocks((ROOT / "docs" / "adapters.md").read_text(encoding="utf-8"))
+    (example,) = (block.text for block in page if block.lang == "py")
+    job: dict[str, Any] = {
+        "example": page[0].text + example,
+        "layers": layers,
+        "budget": 400,
+        "messages": [theirs, *LONG, QUESTION],
+    }
     environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         [PYTHON, "-m", "tests.adapters.litellm_script"], input=json.dumps(job), env=environ, cwd=ROOT,
@@ -119,6 +127,7 @@ def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["answers"] == ["在写信。", "在写信。"]
+    assert found["printed"] == "He writes a letter. 13\n"
     assert found["held"] == len(LONG) + 4
     assert len(found["bodies"]) == len(found["contexts"]) == 3
     for body, context in zip(found["bodies"], found["contexts"], strict=True):
