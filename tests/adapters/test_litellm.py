@@ -127,7 +127,7 @@ def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["answers"] == ["在写信。", "在写信。"]
-    assert found["printed"] == "He writes a letter. 13\n"
+    assert found["printed"] == "He writes a letter. 22\n"
     assert found["held"] == len(LONG) + 4
     assert len(found["bodies"]) == len(found["contexts"]) == 3
     for body, context in zip(found["bodies"], found["contexts"], strict=True):

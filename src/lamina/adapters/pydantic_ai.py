@@ -53,8 +53,7 @@ def from_lamina(messages: Sequence[AnyMessage]) -> list[theirs.ModelMessage]:
     """Messages of lamina as Pydantic AI's: what stands between two answers is one request."""
     names = known_names(messages)
     out: list[theirs.ModelMessage] = []
-    numbered = list(enumerate(messages))
-    for answers, run in groupby(numbered, lambda pair: pair[1]["role"] == "assistant"):
+    for answers, run in groupby(enumerate(messages), lambda pair: pair[1]["role"] == "assistant"):
         if answers:
             out += [theirs.ModelResponse(_answer(message, f"messages[{n}]")) for n, message in run]
         else:
@@ -121,9 +120,8 @@ def _request(part: theirs.ModelRequestPart, where: str) -> Message:
     if isinstance(part, theirs.SystemPromptPart):
         return made("system", part.content, where)
     if isinstance(part, theirs.UserPromptPart):
-        if isinstance(part.content, str):
-            return made("user", part.content, where)
-        return made("user", [_content(one, where) for one in part.content] or "", where)
+        words = part.content
+        return made("user", words if isinstance(words, str) else [_content(one, where) for one in words] or "", where)
     if isinstance(part, theirs.ToolReturnPart):
         if part.files:
             raise cannot(where, part.files[0], "a tool's result is text; give the file in a user message")
@@ -134,10 +132,8 @@ def _request(part: theirs.ModelRequestPart, where: str) -> Message:
 
 
 def _content(content: theirs.UserContent, where: str) -> Part:
-    if isinstance(content, str):
-        return text_part(content)
-    if isinstance(content, theirs.TextContent):
-        return text_part(content.content)
+    if isinstance(content, str | theirs.TextContent):
+        return text_part(content if isinstance(content, str) else content.content)
     if isinstance(content, theirs.ImageUrl):
         return image_part(content.url, (content.vendor_metadata or {}).get("detail"))
     if isinstance(content, theirs.BinaryContent) and content.is_image:
