@@ -305,7 +305,8 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
     for text in ("`lamina.Engine`", "`from lamina import Engine`", "`Window.shrink`", "lamina.assembly.window"):
         assert unknown_names(text), text
     for code in (
-        "from lamina import (\n    Engine,\n)", "from lamina.assembly.fences import Hint", "from lamina.adapters import Engine",
+        "from lamina import (\n    Engine,\n)", "from lamina.assembly.fences import Hint",
+        "from lamina.adapters import Engine",
     ):  # fmt: skip
         assert unknown_names(fenced("python", code)), code
     assert not unknown_names("`Window.observe`, `Receipt.segments`, lamina.errors and lamina.toml")
