@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app": {"app", "assembly", "layers", "providers", "store", "engine", "settings"},
     "gateway": {"gateway", "app"},
     "telegram": {"telegram", "app"},
+    "adapters": {"adapters", "assembly"},
     "cli": {"cli", "app", "settings", "gateway", "telegram"},
 }
 """The import table of the design; each room may also import the ground."""

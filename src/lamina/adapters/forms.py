@@ -1,0 +1,111 @@
+"""Pieces of messages in lamina's form (OpenAI's), as the converters of all frameworks write them."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+from lamina.assembly.checks import check_message
+from lamina.errors import MessageError, shown
+from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
+
+THINKING_HINT = "Plan(keep_thinking=True) leaves it with its message, uncounted"
+
+
+def cannot(where: str, thing: object, hint: str = "text, pictures, tool calls and tool results can") -> MessageError:
+    """The one refusal of the converters: never drop silently what has no place."""
+    return MessageError(f"{where} holds {shown(thing)}, which cannot be carried", hint=hint)
+
+
+def made(role: Role, content: str | Sequence[Part] | None, where: str, **rest: Any) -> Message:
+    """A message with only the fields that say something, checked as the history will be."""
+    fields = {name: value for name, value in rest.items() if value}
+    held = content if content is None or isinstance(content, str) else list(content)
+    message = cast(Message, {"role": role, "content": held, **fields})
+    if role != "system":
+        check_message(message, where)
+    return message
+
+
+def text_part(text: str) -> TextPart:
+    return {"type": "text", "text": text}
+
+
+def image_part(url: str, detail: object = None) -> ImagePart:
+    if detail is None:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "image_url", "image_url": {"url": url, "detail": cast(Literal["auto", "low", "high"], detail)}}
+
+
+def tool_call(identifier: object, name: object, arguments: object) -> ToolCall:
+    """A call; what is wrong with it is found when its message is checked."""
+    function = {"name": name, "arguments": arguments}
+    return cast(ToolCall, {"id": identifier, "type": "function", "function": function})
+
+
+def tool_schema(name: str, description: str | None, parameters: Mapping[str, Any]) -> AnyTool:
+    function = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    """The words of a system message."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def known_names(messages: Sequence[AnyMessage]) -> dict[str, str]:
+    """The tool's name of each call: some frameworks want it again with the result."""
+    return {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()}
+
+
+def arguments_of(text: str) -> dict[str, Any] | None:
+    """The arguments as a value, where writing them down again loses nothing; else None."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        written(value).encode()
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def picture_bytes(url: str, where: str) -> tuple[bytes, str]:
+    """Bytes and media type of a `data:` URL."""
+    head, _, data = url.partition(",")
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise MessageError(f"{where} has a picture whose base64 is broken: {shown(url)}") from None
+    if base64.b64encode(raw).decode() != data:
+        raise MessageError(f"{where} has a picture whose base64 is not in the usual form: {shown(url)}")
+    return raw, head.removeprefix("data:").removesuffix(";base64")
+
+
+def parts_of(message: AnyMessage) -> list[Part]:
+    """The content of a message as parts, whichever form it has; None is none."""
+    content: str | list[Part] | None = message["content"]
+    if content is None:
+        return []
+    return [text_part(content)] if isinstance(content, str) else content
+
+
+def thinks(block: Mapping[str, Any]) -> bool:
+    """Is this block a model's thinking, in the words of any provider?"""
+    return block.get("type") in ("thinking", "redacted_thinking", "reasoning", "reasoning_content")

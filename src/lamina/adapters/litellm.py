@@ -1,0 +1,113 @@
+"""LiteLLM: a wrapper around `completion`, `acompletion` or a router's; its messages to lamina's and back.
+
+LiteLLM's messages have OpenAI's form already, so nothing of it is imported: it would cost seconds. What its own
+message objects add for bookkeeping is left out, and what would be sent and not counted is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+
+from lamina.adapters.forms import THINKING_HINT, cannot, made
+from lamina.adapters.plan import Piece, Plan
+from lamina.types import AnyMessage, Message, Part, Role
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+ROLES: dict[object, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+CARRIED = ("role", "content", "name", "tool_calls", "tool_call_id")
+THINKING = ("reasoning_content", "thinking_blocks", "reasoning_items")
+BOOKKEEPING = ("provider_specific_fields", "annotations")
+"""What LiteLLM notes about an answer that it got."""
+
+
+def to_lamina(messages: Sequence[Any]) -> list[Message]:
+    """LiteLLM's messages, mappings or its own objects, in lamina's form."""
+    return [piece.message for piece in pieces(messages)]
+
+
+def from_lamina(messages: Sequence[AnyMessage]) -> list[dict[str, Any]]:
+    """Messages of lamina as LiteLLM takes them: the same fields, in dicts of their own."""
+    return [dict(message) for message in messages]
+
+
+def with_context(plan: Plan, completion: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """`completion` with its `messages` fitted: `complete = with_context(plan, litellm.completion)`."""
+
+    def complete(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        given = list(args)
+        if "messages" not in kwargs and len(given) < 2:
+            raise cannot("the call", sorted(kwargs), "give messages=…, as completion wants them")
+        messages = cast("Sequence[Any]", kwargs["messages"] if "messages" in kwargs else given[1])
+        tools = cast("Sequence[Mapping[str, Any]]", kwargs.get("tools") or ())
+        fitted = fit(plan, messages, tools)
+        if "messages" in kwargs:
+            kwargs["messages"] = fitted
+        else:
+            given[1] = fitted
+        return cast("Callable[..., Answer]", completion)(*given, **kwargs)
+
+    return complete
+
+
+def fit(plan: Plan, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] = ()) -> list[Any]:
+    """The messages to send: one system message of all layers, then what fits."""
+    context, kept = plan.fit(pieces(messages, plan.keep_thinking), source="litellm", tools=tools)
+    system = [{"role": "system", "content": context.system}] if context.system else []
+    return [*system, *(origin if origin is not None else dict(message) for message, origin in kept)]
+
+
+def pieces(messages: Sequence[Any], keep_thinking: bool = False) -> list[Piece[Any]]:
+    """Each message in lamina's form, beside itself."""
+    return [Piece(_to(message, f"messages[{n}]", keep_thinking), message) for n, message in enumerate(messages)]
+
+
+def _to(message: Any, where: str, keep_thinking: bool) -> Message:
+    fields = _plain(message, where)
+    role = ROLES.get(fields.get("role", ""))
+    if role is None:
+        raise cannot(f"{where}.role", fields.get("role"), "roles are system, developer, user, assistant and tool")
+    for name, value in fields.items():
+        if name in CARRIED or name in BOOKKEEPING or not value or (keep_thinking and name in THINKING):
+            continue
+        raise cannot(f"{where}.{name}", value, THINKING_HINT if name in THINKING else "")
+    calls = [_call(_plain(call, where)) for call in fields.get("tool_calls") or ()]
+    content = _content(fields.get("content"), role)
+    rest = {"name": fields.get("name"), "tool_call_id": fields.get("tool_call_id")}
+    return made(role, content if content or not calls else None, where, tool_calls=calls, **rest)
+
+
+def _content(content: object, role: Role) -> str | list[Part] | None:
+    """Text or parts; a picture may be written as its bare address. An answer that is None is empty."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return "" if role == "assistant" else None
+    return [_part(part) for part in cast("Sequence[Any]", content)]
+
+
+def _part(part: Any) -> Part:
+    if isinstance(part, Mapping):
+        fields = cast("Mapping[str, Any]", part)
+        image = fields.get("image_url")
+        return cast(Part, {**fields, "image_url": {"url": image}} if isinstance(image, str) else fields)
+    return cast(Part, part)
+
+
+def _call(fields: Mapping[str, Any]) -> Any:
+    """Without the number that streaming leaves behind."""
+    return {name: value for name, value in fields.items() if name != "index"}
+
+
+def _plain(value: Any, where: str) -> Mapping[str, Any]:
+    """A mapping, or one of LiteLLM's own objects as one."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    if not hasattr(value, "model_dump"):
+        raise cannot(where, value, "messages are mappings or what LiteLLM answers with")
+    return value.model_dump()

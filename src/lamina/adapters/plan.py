@@ -1,0 +1,110 @@
+"""What every hook does, whatever the framework: layers and a budget in, their own messages and a receipt out.
+
+A framework's message is turned into lamina's form to be counted and cut; what is kept is handed back as the very
+object it was, so its ids, usage and signatures stay. Knows no framework.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from lamina.adapters.forms import text_of
+from lamina.assembly.context import assemble
+from lamina.assembly.fences import DEFAULT_MARK
+from lamina.assembly.messages import StartOn
+from lamina.assembly.tokens import estimate_message_tokens
+from lamina.errors import MessageError
+from lamina.ports import Count
+from lamina.types import AnyTool, Context, Lang, Layer, Message, Share
+
+Origin = TypeVar("Origin")
+Gather = Callable[[Sequence[Message]], Sequence[Layer]]
+"""Gives the layers for one request; it gets the chat so far, in lamina's form, to look memories up by."""
+
+
+class Piece(NamedTuple, Generic[Origin]):
+    """A message in lamina's form, and what of the framework's it was made of."""
+
+    message: Message
+    origin: Origin
+
+
+class Kept(NamedTuple, Generic[Origin]):
+    """A message that will be sent. `origin` is None where lamina had to change it, and the message says how."""
+
+    message: Message
+    origin: Origin | None
+
+
+def _nobody(_context: Context) -> None:
+    """Without `tell` the receipt is for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a hook adds, how much room there is, and who gets the receipts.
+
+    `layers` are values, or a function that gives them for each request. `tell` gets every context, in the thread
+    or task of its request. `tools` are schemas that the framework sends but does not show its hook.
+    `keep_thinking` lets thinking blocks and signatures, for which lamina's messages have no place, stay with their
+    message: sent or cut with it, and neither counted nor in the receipt. Without it they are refused.
+    """
+
+    layers: Sequence[Layer] | Gather
+    budget: float
+    tell: Callable[[Context], object] = _nobody
+    tools: Sequence[AnyTool] = ()
+    keep_thinking: bool = False
+    count: Count = estimate_message_tokens
+    start_on: StartOn = "user"
+    owner: str | None = None
+    mark: str = DEFAULT_MARK
+    lang: Lang = "en"
+    shares: Mapping[str, Share] | None = field(default=None)
+
+    def fit(
+        self, pieces: Sequence[Piece[Origin]], *, source: str, system: str = "", tools: Sequence[AnyTool] = ()
+    ) -> tuple[Context, list[Kept[Origin]]]:
+        """The context, and of `pieces` those that it holds. The framework's own system text becomes a layer."""
+        opening = _system_count(pieces)
+        spoken = pieces[opening:]
+        history = [piece.message for piece in spoken]
+        texts = [system, *(text_of(piece.message["content"]) for piece in pieces[:opening])]
+        own = [Layer("instructions", text, source) for text in texts]
+        given = self.layers(history) if callable(self.layers) else self.layers
+        context = assemble(
+            [*own, *given],
+            history=history,
+            budget=self.budget,
+            count=self.count,
+            tools=[*tools, *self.tools],
+            start_on=self.start_on,
+            owner=self.owner,
+            mark=self.mark,
+            lang=self.lang,
+            shares=self.shares,
+        )
+        self.tell(context)
+        return context, _kept(spoken, context)
+
+
+def _system_count(pieces: Sequence[Piece[Origin]]) -> int:
+    """How many system messages open the chat; one in the middle has no place."""
+    roles = [piece.message["role"] for piece in pieces]
+    opening = next((number for number, role in enumerate(roles) if role != "system"), len(roles))
+    if "system" in roles[opening:]:
+        place = roles.index("system", opening)
+        raise MessageError(
+            f"messages[{place}] is a system message in the middle of the chat",
+            hint="give it as a layer: a summary as summary, a reminder as state",
+        )
+    return opening
+
+
+def _kept(spoken: Sequence[Piece[Origin]], context: Context) -> list[Kept[Origin]]:
+    said = [message for message in context.messages if message["role"] != "system"]
+    first = len(spoken) - len(said)
+    return [
+        Kept(message, piece.origin if message == piece.message else None)
+        for message, piece in zip(said, spoken[first:], strict=True)
+    ]

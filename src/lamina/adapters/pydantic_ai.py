@@ -1,0 +1,200 @@
+"""Pydantic AI: its messages to lamina's and back, and a capability that fits each request.
+
+A request of theirs may hold several messages of ours, so what is kept goes back part by part.
+The history of a run stays whole: only what is sent is cut.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from pydantic_ai import messages as theirs
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+from pydantic_ai.tools import RunContext
+
+from lamina.adapters.forms import (
+    THINKING_HINT,
+    cannot,
+    image_part,
+    known_names,
+    made,
+    parts_of,
+    picture_bytes,
+    text_of,
+    text_part,
+    tool_call,
+    tool_schema,
+)
+from lamina.adapters.plan import Kept, Piece, Plan
+from lamina.types import AnyMessage, AnyTool, Message, Part, ToolCall
+
+NOT_SENT = (theirs.InstructionBaselinePart,)
+"""Parts that are records of their own and that no model sees."""
+NAMELESS = "Pydantic AI has no names of speakers; write it into the text"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message of ours stood: in which of theirs, and which of its parts it is."""
+
+    index: int
+    parts: Sequence[theirs.ModelRequestPart | theirs.ModelResponsePart]
+
+
+def to_lamina(messages: Sequence[theirs.ModelMessage]) -> list[Message]:
+    """Pydantic AI's messages in lamina's form. Timestamps, usage and outcomes are not part of it."""
+    return [piece.message for piece in pieces(messages)]
+
+
+def from_lamina(messages: Sequence[AnyMessage]) -> list[theirs.ModelMessage]:
+    """Messages of lamina as Pydantic AI's: what stands between two answers is one request."""
+    names = known_names(messages)
+    out: list[theirs.ModelMessage] = []
+    for answers, run in groupby(enumerate(messages), lambda pair: pair[1]["role"] == "assistant"):
+        if answers:
+            out += [theirs.ModelResponse(_answer(message, f"messages[{n}]")) for n, message in run]
+        else:
+            out.append(theirs.ModelRequest([_asked(message, f"messages[{n}]", names) for n, message in run]))
+    return out
+
+
+class LaminaContext(AbstractCapability[Any]):
+    """`Agent(model, capabilities=[LaminaContext(plan)])`: fits what is sent, attempt by attempt."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        parameters = request_context.model_request_parameters
+        system = theirs.InstructionPart.join(parameters.instruction_parts or []) or ""
+        found = pieces(request_context.messages, self._plan.keep_thinking)
+        context, kept = self._plan.fit(found, source="pydantic-ai", system=system, tools=_tools(parameters))
+        instructions = [theirs.InstructionPart(context.system)] if context.system else []
+        return replace(
+            request_context,
+            messages=handed_back(kept, request_context.messages),
+            model_request_parameters=replace(parameters, instruction_parts=instructions),
+        )
+
+
+def handed_back(kept: Sequence[Kept[Origin]], messages: Sequence[theirs.ModelMessage]) -> list[theirs.ModelMessage]:
+    """What was kept, as the very messages it came from where they are whole."""
+    names = known_names([message for message, _ in kept])
+    out: list[theirs.ModelMessage] = []
+    for index, run in groupby(kept, lambda one: one.origin.index if one.origin else -1):
+        if index < 0:
+            out.append(theirs.ModelRequest([_asked(message, "a fenced message", names) for message, _ in run]))
+            continue
+        parts = [part for _, origin in run if origin for part in origin.parts]
+        whole = messages[index]
+        if isinstance(whole, theirs.ModelResponse) or len(parts) == sum(
+            not isinstance(part, NOT_SENT) for part in whole.parts
+        ):
+            out.append(whole)
+        else:
+            held = {id(part) for part in parts}
+            out.append(replace(whole, parts=[part for part in whole.parts if id(part) in held]))
+    return out
+
+
+def pieces(messages: Sequence[theirs.ModelMessage], keep_thinking: bool = False) -> list[Piece[Origin]]:
+    """Each message of ours beside the parts that it is made of."""
+    out: list[Piece[Origin]] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, theirs.ModelResponse):
+            said = _said(message, f"messages[{index}]", keep_thinking)
+            out.append(Piece(said, Origin(index, message.parts)))
+            continue
+        for number, part in enumerate(message.parts):
+            if not isinstance(part, NOT_SENT):
+                out.append(Piece(_request(part, f"messages[{index}].parts[{number}]"), Origin(index, [part])))
+    return out
+
+
+def _request(part: theirs.ModelRequestPart, where: str) -> Message:
+    if isinstance(part, theirs.SystemPromptPart):
+        return made("system", part.content, where)
+    if isinstance(part, theirs.UserPromptPart):
+        words = part.content
+        return made("user", words if isinstance(words, str) else [_content(one, where) for one in words] or "", where)
+    if isinstance(part, theirs.ToolReturnPart):
+        if part.files:
+            raise cannot(where, part.files[0], "a tool's result is text; give the file in a user message")
+        return made("tool", part.model_response_str(), where, tool_call_id=part.tool_call_id)
+    if isinstance(part, theirs.RetryFeedbackPart):
+        return made("user", part.model_response(), where)
+    raise cannot(where, part)
+
+
+def _content(content: theirs.UserContent, where: str) -> Part:
+    if isinstance(content, str | theirs.TextContent):
+        return text_part(content if isinstance(content, str) else content.content)
+    if isinstance(content, theirs.ImageUrl):
+        return image_part(content.url, (content.vendor_metadata or {}).get("detail"))
+    if isinstance(content, theirs.BinaryContent) and content.is_image:
+        url = f"data:{content.media_type};base64,{base64.b64encode(content.data).decode()}"
+        return image_part(url, (content.vendor_metadata or {}).get("detail"))
+    raise cannot(where, content)
+
+
+def _said(message: theirs.ModelResponse, where: str, keep_thinking: bool) -> Message:
+    texts: list[Part] = []
+    calls: list[ToolCall] = []
+    for number, part in enumerate(message.parts):
+        if isinstance(part, theirs.TextPart):
+            texts.append(text_part(part.content))
+        elif isinstance(part, theirs.ToolCallPart):
+            arguments = part.args if isinstance(part.args, str) else part.args_as_json_str()
+            calls.append(tool_call(part.tool_call_id, part.tool_name, arguments))
+        elif not isinstance(part, theirs.ThinkingPart):
+            raise cannot(f"{where}.parts[{number}]", part)
+        elif not keep_thinking:
+            raise cannot(f"{where}.parts[{number}]", part, THINKING_HINT)
+    nothing = None if calls else ""
+    content = texts if len(texts) > 1 else text_of(texts) or nothing
+    return made("assistant", content, where, tool_calls=calls)
+
+
+def _asked(message: AnyMessage, where: str, names: dict[str, str]) -> theirs.ModelRequestPart:
+    role, name = message["role"], message.get("name")
+    if role == "system":
+        return theirs.SystemPromptPart(text_of(message["content"]))
+    if role == "tool":
+        identifier = message["tool_call_id"]
+        if identifier not in names or name not in (None, names[identifier]):
+            raise cannot(where, message, "a result needs its call before it, with the same tool's name")
+        return theirs.ToolReturnPart(names[identifier], text_of(message["content"]), identifier)
+    if name:
+        raise cannot(f"{where}.name", name, NAMELESS)
+    content = message["content"]
+    return theirs.UserPromptPart(content if isinstance(content, str) else [_shown(part, where) for part in content])
+
+
+def _shown(part: Part, where: str) -> theirs.UserContent:
+    if part["type"] == "text":
+        return part["text"]
+    image = part["image_url"]
+    detail = {"detail": image["detail"]} if "detail" in image else None
+    if not image["url"].startswith("data:"):
+        return theirs.ImageUrl(image["url"], vendor_metadata=detail)
+    data, media_type = picture_bytes(image["url"], where)
+    return theirs.BinaryContent(data, media_type=media_type, vendor_metadata=detail)
+
+
+def _answer(message: AnyMessage, where: str) -> list[theirs.ModelResponsePart]:
+    if message.get("name"):
+        raise cannot(f"{where}.name", message["name"], NAMELESS)
+    calls: Sequence[ToolCall] = message.get("tool_calls") or ()
+    texts = [theirs.TextPart(text_of([part])) for part in parts_of(message)]
+    called = [theirs.ToolCallPart(c["function"]["name"], c["function"]["arguments"], c["id"]) for c in calls]
+    return [*(text for text in texts if text.content or not called), *called]
+
+
+def _tools(parameters: ModelRequestParameters) -> list[AnyTool]:
+    defined = [*parameters.function_tools, *parameters.output_tools]
+    return [tool_schema(tool.name, tool.description, tool.parameters_json_schema) for tool in defined]
