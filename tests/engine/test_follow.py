@@ -119,7 +119,7 @@ async def test_R10_another_process_follows_and_cancels_a_turn_that_runs_elsewher
         assert sized(seen) == ["one two ", ("interrupted", "cancelled")]
 
 
-async def test_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_error(where: str) -> None:
+async def test_fault_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_error(where: str) -> None:
     async with chat(where, [[{"text": "one "}, {"delay": 5}]]) as (app, session, _):
         running = await app.start("ann", session.session_id, "go")
         with pytest.raises(NotFoundError):
