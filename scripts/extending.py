@@ -1,4 +1,4 @@
-"""Writes the diffs of docs/extending/ into the page docs/extending.md, each below its heading, where its marks stand."""
+"""Writes the diffs of docs/extending/ into the page docs/extending.md, each where its mark stands."""
 
 import re
 import sys
