@@ -97,7 +97,7 @@ def carried_by(name: str) -> list[str]:
     return [number for number in found.groups() if number in REQUIREMENTS] if found else []
 
 
-def tests_in(folder: Path) -> dict[str, list[str]]:
+def carriers_in(folder: Path) -> dict[str, list[str]]:
     """Each requirement, and the tests below the folder that carry it, as `tests/spec/test_seed_000.py::test_P1_…`."""
     found: dict[str, list[str]] = {number: [] for number in REQUIREMENTS}
     for path in sorted(folder.rglob("test_*.py")):
@@ -159,7 +159,7 @@ def results_on(text: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    tests = tests_in(ROOT / "tests")
+    tests = carriers_in(ROOT / "tests")
     if arguments:  # the file of a run that was made elsewhere
         results = results_in(Path(arguments[0]))
     else:

@@ -8,15 +8,15 @@ from scripts.requirements import (
     REQUIREMENTS,
     ROOT,
     carried_by,
+    carriers_in,
     named_on,
     page,
     results_in,
     results_on,
-    tests_in,
     verdict,
 )  # fmt: skip
 
-TESTS = tests_in(ROOT / "tests")
+TESTS = carriers_in(ROOT / "tests")
 
 
 def without_a_test(tests: dict[str, list[str]]) -> list[str]:
