@@ -30,9 +30,15 @@ fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and thr
 soak: .venv/dev.stamp  ## the fault tests at length: ten times their quick form, N=… times; QUICK=1 is the quick form
 	SOAK=$(if $(QUICK),1,$(or $(N),10)) $(BIN)/python -m pytest -n 2 --timeout 5400 tests/faults
 
+requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/requirements.md
+	@$(BIN)/python scripts/requirements.py
+
 fix: .venv/dev.stamp  ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: .venv/dev.stamp  ## build the wheel and the source archive into dist/
+	$(BIN)/python -m hatchling build -d dist
 
 pins: .venv/dev.stamp  ## write requirements/*.txt anew from pyproject.toml
 	@bash scripts/pins.sh
@@ -49,4 +55,4 @@ clean:  ## remove the environments and caches
 .venv-proxy/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-proxy $*
 
-.PHONY: help run test check bench fuzz soak fix pins clean
+.PHONY: help run test check bench fuzz soak requirements dist fix pins clean

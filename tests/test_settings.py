@@ -92,7 +92,7 @@ def test_I12_both_files_are_settings(tmp_path: Path) -> None:
     assert (settings.rules, settings.instructions) == (".ads/rules.md", "SYSTEM_PROMPT.md")
 
 
-def test_P4_approvals_lie_in_the_users_own_folder(tmp_path: Path) -> None:
+def test_fault_P4_approvals_lie_in_the_users_own_folder(tmp_path: Path) -> None:
     assert load_settings(tmp_path, {"HOME": "/home/ann"}).approvals == "/home/ann/.local/state/lamina/approved.json"
     assert load_settings(tmp_path, {"XDG_STATE_HOME": "/s"}).approvals == "/s/lamina/approved.json"
     relative = load_settings(tmp_path, {"XDG_STATE_HOME": ".", "HOME": "/home/ann"}).approvals

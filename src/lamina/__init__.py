@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lamina.store.store import open_store
     from lamina.types import Layer
 
-__version__ = "0.1.0.dev1"
+__version__ = "0.1.0"
 
 _ROOMS = {
     "app.app": ("App",),

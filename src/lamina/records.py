@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from lamina.types import AnyTool, Message, Part, Role, Trust
 
@@ -20,7 +20,10 @@ def _mapping() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One chat of one owner. `activity` orders an owner's sessions: it moves whenever something happens in one."""
+    """One chat of one owner. `activity` orders an owner's sessions: it moves whenever something happens in one.
+
+    The fields are the columns of the table, in its order; one that a later migration adds has a default.
+    """
 
     owner: str
     session_id: str
@@ -40,6 +43,20 @@ class Session:
     parent_seq: int = 0
     runtime: Mapping[str, Any] = field(default_factory=_mapping)
     """What its turns leave to the next one: use of the window, failures of tools, compactions."""
+
+
+class SessionChanges(TypedDict, total=False):
+    """What can be changed in a session; None leaves it as it is. Of `runtime` only what is named changes."""
+
+    title: str | None
+    scenario: str | None
+    app: str | None
+    mode: str | None
+    skill: str | None
+    meta: Mapping[str, Any] | None
+    injection: Mapping[str, Any] | None
+    ended: bool | None
+    runtime: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,22 +28,18 @@ Verdict = Literal["safe", "confirm", "block"]
 OutcomeState = Literal["done", "failed", "refused", "blocked"]
 NoticeKind = Literal["compaction", "limit", "degraded"]
 
-LAYERS = (
-    "identity",
-    "instructions",
-    "rules",
-    "scenario",
-    "skill",
-    "mode",
-    "tools",
-    "caller",
-    "session",
-    "memory",
-    "collected",
-    "summary",
-    "context",
-    "state",
-)
+GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "0": (("identity", "instructions", "rules"), {"en": "[0] System", "zh": "[0] 系统配置"}),
+    "1": (("scenario", "skill", "mode", "tools"), {"en": "[1] Scenario and skills", "zh": "[1] 场景与技能"}),
+    "caller": (("caller",), {"en": "Caller", "zh": "调用方"}),
+    "2": (("session",), {"en": "[2] Session", "zh": "[2] 会话信息"}),
+    "3": (("memory", "collected"), {"en": "[3] Memories", "zh": "[3] 用户记忆"}),
+    "4": (("summary",), {"en": "[4] Recent sessions", "zh": "[4] 近期会话摘要"}),
+    "": (("context", "state"), {"en": "Context", "zh": "动态上下文"}),
+}
+"""The layers of the system message, in groups as seed 004 numbers them, and the heading of each group. A new layer
+is named here, at its place, and nowhere else."""
+LAYERS = tuple(name for names, _ in GROUPS.values() for name in names)
 """The layers of the system message, in the order in which they always stand."""
 
 

@@ -64,7 +64,7 @@ def test_S7_a_trusted_layer_cannot_open_a_segment(lang: Any) -> None:
         assemble([Layer("rules", f"Be brief.\n\n---\n# {heading}\n\nx")], user="hi", budget=100, lang=lang)
 
 
-def test_I4_what_belongs_to_somebody_else_does_not_go_out() -> None:
+def test_fault_I4_what_belongs_to_somebody_else_does_not_go_out() -> None:
     layer = Layer("memory", "secret", "memory:1", "bob", "outside")
     assert assemble([layer], user="hi", budget=100, owner="bob").system
     for owner in (None, "ann", ""):

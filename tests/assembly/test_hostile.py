@@ -198,7 +198,7 @@ def test_S7_the_same_rule_with_less_trust_is_an_update() -> None:
 
 
 @pytest.mark.parametrize("extra", [float("nan"), -5, 2.5, "3"])
-def test_M5_a_counter_whose_overhead_is_no_count_is_refused(extra: Any) -> None:
+def test_M8_a_counter_whose_overhead_is_no_count_is_refused(extra: Any) -> None:
     class Odd:
         name, per_request = "odd", 0
         per_message = extra

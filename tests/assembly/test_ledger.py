@@ -183,7 +183,7 @@ def test_a_layer_that_comes_again_stays_while_the_tools_work(layout: Any) -> Non
 
 
 @pytest.mark.parametrize("layout", ["strict", "ledger"])
-def test_I4_every_way_in_goes_through_the_last_gate(layout: Any) -> None:
+def test_fault_I4_every_way_in_goes_through_the_last_gate(layout: Any) -> None:
     """At the beginning, as an update and as a repeat: another's layer and forged structure are refused alike."""
     ledger = Ledger(budget=10_000, layout=layout, owner="ann")
     turn(ledger, BASE, "one")

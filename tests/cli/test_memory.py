@@ -172,7 +172,7 @@ def test_the_profile_is_set_read_and_unset(lamina: Lamina) -> None:
     assert lamina.error("memory", "profile", "city", "--unset")
 
 
-def test_I1_the_memories_of_somebody_else_are_not_found(lamina: Lamina) -> None:
+def test_fault_I1_the_memories_of_somebody_else_are_not_found(lamina: Lamina) -> None:
     mine = add(lamina, "I sing.")
     lamina("memory", "profile", "city", "Porto")
     for command in (["show", mine], ["edit", mine, "x"], ["pin", mine], ["forget", mine, "--yes"]):

@@ -30,7 +30,7 @@ async def answer(connection: Connection) -> None:
     await connection.gone()
 
 
-async def test_P5_C1_all_layers_reach_the_provider_in_order_from_the_real_process(tmp_path: Path) -> None:
+async def test_P5_and_C1_all_layers_reach_the_provider_in_order_from_the_real_process(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / ".lamina").mkdir(parents=True)
     (work / ".lamina" / "rules.md").write_text("RULE-TEXT: write short sentences.", encoding="utf-8")

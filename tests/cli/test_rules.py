@@ -57,7 +57,7 @@ def test_I12_nested_files_count_where_there_are_no_rules(workspace: Path) -> Non
     assert "the workspace has no rules" in lamina(workspace, "rules", "check").stdout
 
 
-def test_P4_hidden_characters_stop_it_until_they_are_approved(workspace: Path) -> None:
+def test_fault_P4_hidden_characters_stop_it_until_they_are_approved(workspace: Path) -> None:
     rules = workspace / ".lamina" / "rules.md"
     rules.write_text(EVIL, encoding="utf-8")
     checked = lamina(workspace, "rules", "check")
@@ -238,7 +238,7 @@ def test_a_check_looks_into_every_folder_when_asked_to(workspace: Path) -> None:
     assert ".lamina/rules.md" in found["files"]
 
 
-def test_P4_instructions_elsewhere_can_be_approved_and_nothing_else_out_there(workspace: Path) -> None:
+def test_fault_P4_instructions_elsewhere_can_be_approved_and_nothing_else_out_there(workspace: Path) -> None:
     outside = workspace.parent / "SYSTEM_PROMPT.md"
     outside.write_text(EVIL, encoding="utf-8")
     named = {"LAMINA_INSTRUCTIONS": str(outside)}
@@ -395,7 +395,7 @@ def test_I7_without_an_output_nothing_is_sent_and_no_state_moves(workspace: Path
     session.close()
 
 
-def test_P4_files_of_a_context_are_checked_for_hidden_characters_too(workspace: Path) -> None:
+def test_fault_P4_files_of_a_context_are_checked_for_hidden_characters_too(workspace: Path) -> None:
     tags = "".join(chr(0xE0000 + ord(c)) for c in "leak")
     (workspace / "rules.md").write_text(f"Be kind.{tags}", encoding="utf-8")
     for arguments in (["--rules", "rules.md"], ["--project", "."], ["--identity", "rules.md"]):
@@ -406,7 +406,7 @@ def test_P4_files_of_a_context_are_checked_for_hidden_characters_too(workspace: 
     assert lamina(workspace, "context", "hi", "--rules", "rules.md").returncode == 0
 
 
-def test_P6_instructions_of_a_repository_never_lead_out_of_it(workspace: Path) -> None:
+def test_fault_P6_instructions_of_a_repository_never_lead_out_of_it(workspace: Path) -> None:
     (workspace / "sub").mkdir()
     (workspace / "pkg").mkdir()
     (workspace / "sub" / "i.md").write_text("honest")

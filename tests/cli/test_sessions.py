@@ -159,7 +159,7 @@ def test_ids_need_four_characters_and_must_be_unambiguous(lamina: Lamina) -> Non
     assert "no session '%%%%'" in lamina.error("sessions", "show", "%%%%")
 
 
-def test_I1_the_sessions_of_somebody_else_are_not_found(lamina: Lamina, chat: str) -> None:
+def test_fault_I1_the_sessions_of_somebody_else_are_not_found(lamina: Lamina, chat: str) -> None:
     message = lamina.json("sessions", "show", chat)["messages"][1]["message_id"]
     mine, other = lamina.error("sessions", "show", "f" * 32, "--user", "bob"), ""
     for command in (

@@ -153,7 +153,7 @@ def test_shared_ones_are_everybodys_and_only_changed_with_the_flag(lamina: Lamin
     assert [(row["name"], row["enabled"]) for row in lamina.json("skills")] == [("tables", False)]
 
 
-def test_I1_the_templates_of_somebody_else_are_not_found(lamina: Lamina) -> None:
+def test_fault_I1_the_templates_of_somebody_else_are_not_found(lamina: Lamina) -> None:
     lamina("skills", "import", write(lamina, TEMPLATES))
     for command in (["show", "tables"], ["disable", "tables"], ["delete", "tables", "--yes"]):
         assert "not yours" in lamina.error("skills", *command, "--user", "bob")

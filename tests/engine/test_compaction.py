@@ -1,5 +1,7 @@
 """S9 and S4: the history is folded when the window fills, and the session goes on; nothing is lost from the store."""
 
+from typing import Any
+
 import pytest
 
 from lamina import ToolRegistry
@@ -52,6 +54,29 @@ async def test_S4_a_second_compaction_keeps_what_the_first_one_saved(where: str)
         assert "ALPHA-1" in system
         assert "BETA-2" in system
         assert system.index("ALPHA-1") < system.index("BETA-2")
+
+
+async def test_S4_a_summary_and_a_degraded_tool_stand_at_the_same_time(where: str) -> None:
+    tools = ToolRegistry()
+
+    @tools.function
+    def fetch(url: str) -> str:
+        """Fetches a page; one at a time."""
+        raise ConnectionError(f"no way to {url}")
+
+    call: list[dict[str, Any]] = [{"call": "fetch", "id": "f", "arguments": {"url": "a"}}]
+    script = [*[[{"text": "Done. " + LONG}]] * 3, *[call] * 3, [{"text": "I give up."}]]
+    async with chat(where, script, tools=tools, budget=4_000) as (app, session, provider):
+        await told(app, session, f"Remember the code word ALPHA-1 for me, please. {LONG}")
+        for _ in range(2):
+            await told(app, session, f"Please go on. {LONG}")
+        await app.compact("ann", session.session_id)
+        await told(app, session, "Fetch it.")
+        await told(app, session, "And now?")
+        system = provider.contexts[-1].system
+        summary, degraded = (system.find(f'<system_hint type="{kind}"') for kind in ("compacted", "tool_degraded"))
+        assert 0 <= summary < degraded or 0 <= degraded < summary
+        assert "ALPHA-1" in system
 
 
 async def test_S9_a_compaction_that_frees_less_than_a_tenth_is_an_error_and_changes_nothing(where: str) -> None:

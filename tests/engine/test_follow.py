@@ -135,7 +135,7 @@ async def test_R14_the_same_key_at_another_process_hears_the_turn_to_its_end(pos
         assert len(provider.contexts) == 1
 
 
-async def test_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_error(where: str) -> None:
+async def test_fault_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_error(where: str) -> None:
     async with chat(where, [[{"text": "one "}, {"delay": 5}]]) as (app, session, _):
         running = await app.start("ann", session.session_id, "go")
         with pytest.raises(NotFoundError):

@@ -568,7 +568,7 @@ def test_I9_a_failed_load_does_not_bring_back_the_old_text(work: Path) -> None:
 # Approvals
 
 
-def test_P4_hidden_characters_are_refused_until_this_version_is_approved(work: Path, tmp_path: Path) -> None:
+def test_fault_P4_hidden_characters_are_refused_until_this_version_is_approved(work: Path, tmp_path: Path) -> None:
     approvals = Approvals(tmp_path / "state/approved.json")
     path = write(work / ".lamina/rules.md", "Be nice.\nrm\u202e -rf\u200b")
     files = InstructionFiles(work, approvals=approvals)
@@ -588,7 +588,7 @@ def test_P4_hidden_characters_are_refused_until_this_version_is_approved(work: P
     assert "U+202E" in refusal(files.load), "what another process revokes counts at once"
 
 
-def test_P4_an_include_with_hidden_characters_is_approved_by_its_own_hash(work: Path, tmp_path: Path) -> None:
+def test_fault_P4_an_include_with_hidden_characters_is_approved_by_its_own_hash(work: Path, tmp_path: Path) -> None:
     approvals = Approvals(tmp_path / "approved.json")
     write(work / ".lamina/rules.md", "@part.md")
     write(work / ".lamina/part.md", "a\u2060b")
@@ -598,7 +598,7 @@ def test_P4_an_include_with_hidden_characters_is_approved_by_its_own_hash(work: 
     assert files.load().rules_text == "a\u2060b"
 
 
-def test_P4_a_repository_cannot_approve_itself(work: Path) -> None:
+def test_fault_P4_a_repository_cannot_approve_itself(work: Path) -> None:
     write(work / ".lamina/rules.md", "a\u202eb")
     (work.parent / "link.json").symlink_to(work / "approved.json")
     for path in (work / "approved.json", work.parent / "link.json"):
@@ -607,7 +607,7 @@ def test_P4_a_repository_cannot_approve_itself(work: Path) -> None:
         assert "does not count" in refusal(InstructionFiles(work, approvals=approvals).load)
 
 
-def test_P4_many_places_are_shown_short(work: Path) -> None:
+def test_fault_P4_many_places_are_shown_short(work: Path) -> None:
     write(work / ".lamina/rules.md", "\u200b" * 1000)
     assert "and 995 more" in refusal(lambda: rules_of(work))
 
@@ -775,7 +775,7 @@ def attempt(run: Callable[[], str]) -> str | LayerError:
         return error
 
 
-def test_P6_three_hundred_hostile_paths_read_nothing_outside_and_never_hang(work: Path) -> None:
+def test_fault_P6_three_hundred_hostile_paths_read_nothing_outside_and_never_hang(work: Path) -> None:
     hostile_tree(work)
     probe = work.parent / "outside/AGENTS.md"
     probe.read_bytes()
@@ -802,7 +802,7 @@ def test_P6_three_hundred_hostile_paths_read_nothing_outside_and_never_hang(work
         assert read == [], "a file outside was read, although its text was not handed on"
 
 
-def test_P6_forty_links_are_followed_and_not_one_more(work: Path) -> None:
+def test_fault_P6_forty_links_are_followed_and_not_one_more(work: Path) -> None:
     write(work / "good.md")
     (work / "l0").symlink_to("good.md")
     for number in range(1, MAX_LINKS + 1):
@@ -811,7 +811,7 @@ def test_P6_forty_links_are_followed_and_not_one_more(work: Path) -> None:
     assert "more than 40 links" in refusal(lambda: Workspace(work).read(f"l{MAX_LINKS}"))
 
 
-def test_P6_no_handle_stays_open(work: Path) -> None:
+def test_fault_P6_no_handle_stays_open(work: Path) -> None:
     hostile_tree(work)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _, run, _ in hostile_cases(work):
@@ -900,7 +900,7 @@ def seen_in_race(work: Path, swap: Swap, read: Callable[[Path], str], times: int
 
 
 @pytest.mark.parametrize("swap", [swap_file, swap_folder, swap_target])
-def test_P6_a_race_of_swaps_never_reads_outside_and_a_naive_reader_does(work: Path, swap: Swap) -> None:
+def test_fault_P6_a_race_of_swaps_never_reads_outside_and_a_naive_reader_does(work: Path, swap: Swap) -> None:
     write(work / ".lamina/rules.md")
     if swap is swap_target:
         write(work / "docs/rules.md")
@@ -912,7 +912,7 @@ def test_P6_a_race_of_swaps_never_reads_outside_and_a_naive_reader_does(work: Pa
     assert CANARY in seen_in_race(work, swap, naive, 20_000), "the planted bug must be seen"
 
 
-def test_P6_a_file_that_is_replaced_while_it_is_read_is_one_version_or_the_other(work: Path) -> None:
+def test_fault_P6_a_file_that_is_replaced_while_it_is_read_is_one_version_or_the_other(work: Path) -> None:
     write(work / ".lamina/rules.md", OLD)
     assert seen_in_race(work, swap_version, safe, 300) <= {OLD, NEW, "InstructionsError"}
 

@@ -166,7 +166,7 @@ def test_editing_a_question_asks_in_a_branch_with_the_words_ready(serve: Serve, 
     assert seen.session != first
 
 
-def test_sessions_are_found_by_words_renamed_and_deleted_after_a_question(serve: Serve, look: Look) -> None:
+def test_C12_sessions_are_found_by_words_renamed_and_deleted_after_a_question(serve: Serve, look: Look) -> None:
     site = serve([{"text": "The lighthouse keeper 灯塔看守人 slept."}])
     session, _ = site.said("Who slept?")
     seen = look(site)

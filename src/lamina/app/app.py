@@ -35,19 +35,11 @@ from lamina.errors import (
 from lamina.layers.injection import InjectionState, SystemPromptManager
 from lamina.layers.instructions import InstructionFiles
 from lamina.layers.memory import MemoryService, WithoutIndex
-from lamina.layers.sources import (
-    CollectedSource,
-    Function,
-    FunctionSource,
-    MemorySource,
-    ScenarioSource,
-    SessionSource,
-    SummarySource,
-)
+from lamina.layers.sources import Function, FunctionSource, chat_sources
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
 from lamina.records import NOTHING, REQUESTS, Session, Turn, TurnRecord
-from lamina.settings import Settings, load_settings
+from lamina.settings import HOSTED, Settings, load_settings
 from lamina.store.store import Store, open_store
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
@@ -138,12 +130,11 @@ class App:
         self._files: InstructionFiles | None = None
         sources: list[Source] = [
             _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
-            ScenarioSource(store.templates, store.profile, missing=settings.missing_slots),
-            SessionSource(store.profile),
-            MemorySource(self.memory, store.history, top_n=settings.memories),
-            CollectedSource(store.history, limit=settings.collected),
-            SummarySource(self.memory, limit=settings.summaries),
-        ]
+            *chat_sources(
+                store.templates, store.profile, store.history, self.memory, missing=settings.missing_slots,
+                memories=settings.memories, collected=settings.collected, summaries=settings.summaries,
+            ),
+        ]  # fmt: skip
         if settings.context:
             sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else {"memory": OFF, "summary": OFF}
@@ -284,7 +275,7 @@ class App:
     def _model(self) -> Complete | None:
         """Who finds facts and writes summaries; None leaves it to rules."""
         learn, name = self.settings.learn, self.settings.provider
-        by_model = learn == "model" or (learn == "auto" and name in ("openai", "anthropic"))
+        by_model = learn == "model" or (learn == "auto" and name in HOSTED)
         if self._complete or not by_model:
             return self._complete
         return completing(self.provider, self.builder.settings.count)

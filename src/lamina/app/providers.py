@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from importlib import import_module
 from typing import Any
 
 from lamina.assembly.context import assemble
@@ -36,13 +37,9 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
         _needs(settings.model, f"model for {name}", "set LAMINA_MODEL, or model = … in lamina.toml")
         key = _key(settings.api_key)
         address: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
-        if name == "anthropic":
-            from lamina.providers.anthropic import AnthropicProvider  # noqa: PLC0415 -- aiohttp is an extra
-
-            return AnthropicProvider(settings.model, encode=encode, key=key, window=window, **address)
-        from lamina.providers.openai import OpenAIProvider  # noqa: PLC0415 -- aiohttp is an extra
-
-        return OpenAIProvider(settings.model, key=key, window=window, **address)
+        module = import_module(f"lamina.providers.{name}")  # only now: aiohttp is an extra
+        hosted: Provider = module.provider(settings.model, encode=encode, key=key, window=window, **address)
+        return hosted
     except ModuleNotFoundError as error:
         raise SettingsError(f"this provider needs the package {error.name}", hint="pip install 'lamina[app]'") from None
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from lamina.assembly.checks import TOOL_NAME, check_message, fields_of
 from lamina.assembly.fences import DEFAULT_MARK, WORDS, Fence, check_mark, check_trusted, guard_result, guard_words
-from lamina.assembly.prompt import GROUP_OF, GROUPS, JOIN, check_lang, group_opening, ordered, segment_opening
+from lamina.assembly.prompt import GROUP_OF, JOIN, check_lang, group_opening, ordered, segment_opening
 from lamina.assembly.shares import Fitted
 from lamina.assembly.tokens import (
     KNOWN,
@@ -29,7 +29,20 @@ from lamina.assembly.tokens import (
 from lamina.assembly.wire import openai_chunks
 from lamina.errors import OwnerError, PromptError, ToolError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Dropped, Form, Lang, Layer, Message, Segment, Span, Trust, text_hash
+from lamina.types import (
+    GROUPS,
+    AnyMessage,
+    AnyTool,
+    Dropped,
+    Form,
+    Lang,
+    Layer,
+    Message,
+    Segment,
+    Span,
+    Trust,
+    text_hash,
+)
 
 FENCED: tuple[Trust, ...] = ("outside", "model")
 """Text that nobody vouches for, and text that a model made of it."""

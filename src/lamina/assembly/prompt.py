@@ -8,7 +8,7 @@ from typing import get_args
 
 from lamina.assembly.tokens import check_text
 from lamina.errors import LayerError, shown
-from lamina.types import LAYERS, Lang, Layer, Trust
+from lamina.types import GROUPS, LAYERS, Lang, Layer, Trust
 
 JOIN = "\n\n"
 TRUSTS = get_args(Trust)
@@ -18,16 +18,6 @@ HEADINGS: dict[str, dict[str, str]] = {
     "state": {"en": "Runtime state", "zh": "运行时状态"},
 }
 
-GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "0": (("identity", "instructions", "rules"), {"en": "[0] System", "zh": "[0] 系统配置"}),
-    "1": (("scenario", "skill", "mode", "tools"), {"en": "[1] Scenario and skills", "zh": "[1] 场景与技能"}),
-    "caller": (("caller",), {"en": "Caller", "zh": "调用方"}),
-    "2": (("session",), {"en": "[2] Session", "zh": "[2] 会话信息"}),
-    "3": (("memory", "collected"), {"en": "[3] Memories", "zh": "[3] 用户记忆"}),
-    "4": (("summary",), {"en": "[4] Recent sessions", "zh": "[4] 近期会话摘要"}),
-    "": (("context", "state"), {"en": "Context", "zh": "动态上下文"}),
-}
-"""The groups of layers as seed 004 numbers them, and the heading of each."""
 GROUP_OF = {name: group for group, (names, _) in GROUPS.items() for name in names}
 
 MODE_HINTS: dict[str, str | None] = {

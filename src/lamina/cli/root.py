@@ -10,14 +10,9 @@ from lamina import __version__
 from lamina.cli.config import add_config
 from lamina.cli.context import add_context, check_lang_option
 from lamina.cli.rules import add_rules
-from lamina.cli.texts import texts, visible
+from lamina.cli.texts import FAMILIES, texts, visible
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
-
-FAMILIES = (
-    "chat", "ask", "serve", "telegram", "sessions", "memory", "skills", "keys", "store", "worker", "trace", "doctor",
-)  # fmt: skip
-"""Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them."""
 
 
 def run(arguments: list[str]) -> int:

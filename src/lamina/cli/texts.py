@@ -12,6 +12,12 @@ from lamina.cli.texts_telegram import TELEGRAM_TEXTS
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
 
+FAMILIES = (
+    "chat", "ask", "serve", "telegram", "sessions", "memory", "skills", "keys", "store", "worker", "trace", "doctor",
+)  # fmt: skip
+"""Commands over a store, each in a module of its name with a function `add_…`; most calls need none of them.
+What each says is below, or in one of the `texts_…`: `name.help` is its line in the list."""
+
 TEXTS: dict[str, tuple[str, str]] = {
     "about": (
         "lamina decides, byte for byte, what a language model sees, and can prove it.",

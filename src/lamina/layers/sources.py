@@ -11,7 +11,7 @@ from typing import Any
 from lamina.errors import LaminaError, LayerError, shown
 from lamina.layers.memory import MemoryService, collected_layers, memory_layers, summary_layers
 from lamina.layers.templates import Missing, scenario_layers, supports
-from lamina.ports import HistoryRows, ProfileRows, TemplateRows
+from lamina.ports import HistoryRows, ProfileRows, Source, TemplateRows
 from lamina.records import Template, Turn
 from lamina.types import LAYERS, Layer, Trust
 
@@ -149,6 +149,20 @@ class SummarySource:
         service = self._services(turn.owner)
         found = await service.get_recent_session_summaries(self._limit, without=turn.session.session_id)
         return summary_layers(found, turn.owner)
+
+
+def chat_sources(
+    templates: TemplateRows, profile: ProfileRows, history: HistoryRows, services: Services, *,
+    missing: Missing, memories: int, collected: int, summaries: int,
+) -> list[Source]:  # fmt: skip
+    """Those of every chat. In which order they are asked does not matter: each layer has its place."""
+    return [
+        ScenarioSource(templates, profile, missing=missing),
+        SessionSource(profile),
+        MemorySource(services, history, top_n=memories),
+        CollectedSource(history, limit=collected),
+        SummarySource(services, limit=summaries),
+    ]
 
 
 class FunctionSource:

@@ -84,6 +84,12 @@ class AnthropicProvider:
         return f"AnthropicProvider({self.model!r} at {self._client.host})"
 
 
+def provider(
+    model: str, *, encode: Encode, key: Key | None, window: int | None, base_url: str = ADDRESS
+) -> AnthropicProvider:
+    return AnthropicProvider(model, encode=encode, key=key, window=window, base_url=base_url)
+
+
 def wishes(options: Mapping[str, Any]) -> dict[str, Any]:
     """A caller's wishes, given in OpenAI's words, as far as this API has words for them."""
     found: dict[str, Any] = {name: options[name] for name in ("temperature", "top_p") if name in options}

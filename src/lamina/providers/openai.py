@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lamina.errors import BrokenStreamError
+from lamina.ports import Encode
 from lamina.providers.answers import events
 from lamina.providers.forms import (
     MOST_CALLS,
@@ -79,6 +80,13 @@ class OpenAIProvider:
 
     def __repr__(self) -> str:
         return f"OpenAIProvider({self.model!r} at {self._client.host})"
+
+
+def provider(
+    model: str, *, encode: Encode, key: Key | None, window: int | None, base_url: str = ADDRESS
+) -> OpenAIProvider:
+    """The context is encoded in this form already."""
+    return OpenAIProvider(model, key=key, window=window, base_url=base_url)
 
 
 class CompletionReader:

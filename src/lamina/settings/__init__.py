@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lamina.errors import SettingsError, shown
-from lamina.settings.readers import READERS
+from lamina.settings.readers import HOSTED, READERS
 from lamina.types import Form, Grammar, Key, Lang, Share
 
 FILE = "lamina.toml"
@@ -221,9 +221,9 @@ def _fill_places(values: dict[str, Any], environ: Mapping[str, str]) -> None:
         home = home if os.path.isabs(home) else os.path.expanduser("~")
         data = data if os.path.isabs(data) else os.path.join(home, ".local", "share")
         values["store"] = os.path.join(data, "lamina", "lamina.db")
-    home_key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(values.get("provider", ""), "")
-    if not values.get("api_key") and not values.get("base_url"):  # a key goes to whom it is for, and nowhere else
-        values["api_key"] = environ.get(home_key, "")
+    name = values.get("provider", "")
+    if name in HOSTED and not values.get("api_key") and not values.get("base_url"):
+        values["api_key"] = environ.get(f"{name.upper()}_API_KEY", "")  # a key goes to whom it is for, and nowhere else
     values["user"] = values.get("user") or environ.get("USER") or environ.get("LOGNAME") or "me"
 
 

@@ -9,6 +9,10 @@ from typing import Any, cast, get_args
 from lamina.errors import SettingsError, shown
 from lamina.types import Form, Grammar, Key, Lang, Share
 
+HOSTED = ("openai", "anthropic")
+"""Providers behind an address: each is a module of its name in `lamina.providers` with a function `provider`, and its
+own key is in `NAME_API_KEY`."""
+
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
@@ -137,7 +141,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "budget": _number(0),
     "counter": _text,
     "model": _text,
-    "provider": _one_of("", "local", "openai", "anthropic", "scripted"),
+    "provider": _one_of("", "local", *HOSTED, "scripted"),
     "base_url": _address,
     "api_key": _text,
     "script": _text,

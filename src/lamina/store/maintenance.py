@@ -11,6 +11,7 @@ from typing import Any, cast
 from lamina.errors import InputError, LaminaError, StoreError, shown
 from lamina.store.database import Clock, Database, Row, Steps, checked_owner, insert, load, marks
 from lamina.store.rows import put_words, text_in
+from lamina.store.sessions import COLUMNS, LATER_COLUMNS
 from lamina.store.shapes import fault
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.words import words
@@ -20,8 +21,7 @@ FORMAT = 1
 PAGE = 500
 TABLES = {
     "owner_counter": "name, value",
-    "chat_session": "session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, "
-    "updated, ended, parent_id, parent_seq, runtime",
+    "chat_session": COLUMNS.removeprefix("owner, "),
     "conversation": "session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, "
     "tokens, created",
     "turn": "turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, "
@@ -44,7 +44,7 @@ COUNTER = '{"table":"owner_counter",'
 """How the line of a counter begins. An owner always has some; they are no rows of his, and nobody counts them."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
-LATER: dict[str, dict[str, Any]] = {"chat_session": {"runtime": "{}"}, "turn": {"begun": None}}
+LATER: dict[str, dict[str, Any]] = {"chat_session": LATER_COLUMNS, "turn": {"begun": None}}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
 DERIVED = ("memory_index", "message_words")
 UNEXPORTED = {

@@ -24,8 +24,8 @@ class Migration:
 def migrations(dialect: str) -> tuple[Migration, ...]:
     found: list[Migration] = []
     for file in resources.files("lamina.store.migrations").iterdir():
-        stem = file.name.removesuffix(f".{dialect}.sql")
-        if stem != file.name:
+        stem, _, said = file.name.partition(".")
+        if said in ("sql", f"{dialect}.sql"):
             number, _, name = stem.partition("_")
             found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
     return tuple(sorted(found, key=lambda migration: migration.version))

@@ -1,10 +1,10 @@
 """Sessions: new, get, list, search, update, branch, delete. Each belongs to one owner and orders its own messages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Unpack
 
-from lamina.records import REQUESTS, Found, Session
+from lamina.records import REQUESTS, Found, Session, SessionChanges
 from lamina.store.database import (
     MAX_NAME,
     MAX_TITLE,
@@ -23,17 +23,29 @@ from lamina.store.database import (
 from lamina.store.rows import MESSAGE, message_of
 from lamina.store.words import query_words, snippet
 
-COLUMNS = (
-    "owner, session_id, title, scenario, app, mode, skill, meta, injection, last_seq, activity, created, updated, "
-    "ended, parent_id, parent_seq, runtime"
-)
-WIDTH = COLUMNS.count(",") + 1
+NAMES = tuple(field.name for field in fields(Session))
+COLUMNS = ", ".join(NAMES)
+LATER_COLUMNS = {
+    "runtime": "{}",
+    **{field.name: field.default for field in fields(Session)[NAMES.index("runtime") + 1 :]},
+}
+"""Columns that came after the first migration, and what a row is given that was written before them."""
+CHANGES = frozenset(SessionChanges.__annotations__)
 
 
 def session_of(row: Row) -> Session:
     values = list(row)
     values[7], values[8], values[16] = load(values[7]), load(values[8]), load(values[16])
     return Session(*values)
+
+
+def _stored(name: str, value: Any, now: float) -> str | float | None:
+    """A change as the table keeps it: text that is fit to be kept, JSON, or when something came to be so."""
+    if isinstance(value, str):
+        return clean(value, f"the {name}", MAX_TITLE if name == "title" else MAX_NAME)
+    if isinstance(value, bool):
+        return now if value else None
+    return dump(value)
 
 
 def get_session(owner: str, session_id: str) -> Steps[Session]:
@@ -45,10 +57,10 @@ def get_session(owner: str, session_id: str) -> Steps[Session]:
 
 def _new(session: Session) -> Steps[Session]:
     activity = yield from count_on(session.owner, "activity")
-    values: list[Any] = [getattr(session, name) for name in COLUMNS.split(", ")]
+    values: list[Any] = [getattr(session, name) for name in NAMES]
     values[7], values[8], values[10], values[16] = dump(session.meta), dump(session.injection), activity, "{}"
     rows = yield (
-        f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(WIDTH)}) "
+        f"INSERT INTO chat_session ({COLUMNS}) VALUES ({marks(len(NAMES))}) "
         f"ON CONFLICT (owner, session_id) DO NOTHING RETURNING {COLUMNS}",
         values,
     )
@@ -188,24 +200,15 @@ class Sessions:
         """Messages that have all the words, newest sessions first."""
         return await self._db.read(owner, lambda: _search(self._db, owner, query, limit))
 
-    async def update(
-        self, owner: str, session_id: str, *, title: str | None = None, scenario: str | None = None,
-        app: str | None = None, mode: str | None = None, skill: str | None = None,
-        meta: Mapping[str, Any] | None = None, injection: Mapping[str, Any] | None = None, ended: bool | None = None,
-        runtime: Mapping[str, Any] | None = None,
-    ) -> Session:  # fmt: skip
+    async def update(self, owner: str, session_id: str, **changes: Unpack[SessionChanges]) -> Session:
         """Change what is given, leave the rest."""
+        if unknown := changes.keys() - CHANGES:
+            raise TypeError(f"a session has no {min(unknown)!r} that can be changed")
         now = self._clock()
-        given = (("meta", meta), ("injection", injection))
-        texts = {"title": title, "scenario": scenario, "app": app, "mode": mode, "skill": skill}
-        most = {"title": MAX_TITLE}
-        changes: dict[str, Any] = {
-            n: clean(text, f"the {n}", most.get(n, MAX_NAME)) for n, text in texts.items() if text is not None
-        }
-        changes |= {n: dump(value) for n, value in given if value is not None}
-        if ended is not None:
-            changes["ended"] = now if ended else None
-        return await self._db.write(owner, lambda: _update(owner, session_id, changes, runtime or {}, now))
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        runtime = given.pop("runtime", {})
+        stored = {name: _stored(name, value, now) for name, value in given.items()}
+        return await self._db.write(owner, lambda: _update(owner, session_id, stored, runtime, now))
 
     async def branch(
         self, owner: str, session_id: str, seq: int, *, title: str | None = None, name: str = ""

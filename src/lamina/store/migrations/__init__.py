@@ -1,1 +1,3 @@
-"""The numbered migrations, as SQL files: `<number>_<name>.<sqlite|postgres>.sql`. Never edited once released."""
+"""The numbered migrations, as SQL files: `<number>_<name>.<sqlite|postgres>.sql`, or `<number>_<name>.sql` where both
+databases understand the same words. Never edited once released.
+"""

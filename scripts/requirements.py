@@ -1,0 +1,181 @@
+"""Writes docs/requirements.md: each numbered requirement, the tests that carry its number, and whether they passed.
+
+A test carries a requirement when its name begins with the number (`test_M4_…`, `test_I1_and_I13_…`). Tests of faults
+have numbers of another list, some of them spelled alike: they live in `tests/faults`, in files that end with
+`_faults.py`, or are called `test_fault_P4_…`, and are not counted here.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "requirements.md"
+
+CHAPTERS = {
+    "P": "Layers of the system prompt",
+    "M": "Messages and trimming",
+    "S": "Segments, tools and hints",
+    "I": "Instruction files and injection",
+    "C": "The context of a chat",
+}
+REQUIREMENTS = {
+    "P1": "six layers become one system prompt, in a fixed order",
+    "P2": "a blank layer leaves no trace, the identity included",
+    "P3": "the bytes of a kept layer are not touched",
+    "P4": "the modes agent, plan and ask, and their hints",
+    "P5": "all six layers are reached from a real chat",
+    "P6": "an identity ships, and one setting replaces it",
+    "M1": "the estimate: a quarter of the UTF-8 bytes, rounded up",
+    "M2": "system, history, newest message, as plain mappings",
+    "M3": "system and newest message stay, whatever the budget",
+    "M4": "the oldest history goes first; the longest end that fits is kept",
+    "M5": "a budget that is no finite number of at least 0 is refused by its value",
+    "M6": "the result says what was dropped and whether it is over budget",
+    "M7": "a tool call and its results stay or go together",
+    "M8": "counting is pluggable, exact counters included",
+    "M9": "one more turn costs what is new",
+    "S1": "three segments; those that are empty vanish",
+    "S2": "the tool notes follow the registry and hold no parameters",
+    "S3": "a tool without a description is refused",
+    "S4": "hints are a list: several stand at once, and none loses another",
+    "S5": "a tool that keeps failing is marked as degraded until it works",
+    "S6": "output that is too long is cut, with a hint that fits the tool",
+    "S7": "text from outside cannot forge structure",
+    "S8": "the five tools work; dangerous commands ask or are blocked",
+    "S9": "a full window is compacted, and the session goes on",
+    "I1": "one manager, called in one place before every send",
+    "I2": "a file that is missing or unusable is never a silent empty layer",
+    "I3": "the envelope: instructions, rules, phase prompt, user input",
+    "I4": "for input of several parts, the injection is a text part in front",
+    "I5": "when it is injected: first, every N turns, at levels of use; once for one reason",
+    "I6": "a changed file comes on the next turn; a reset begins again",
+    "I7": "a failed send leaves the injection due",
+    "I8": "one switch stops every later injection",
+    "I9": "an unchanged file costs one stat",
+    "I10": "each injection is one line in the log, and counted",
+    "I11": "settings by file, environment and channel; a bad value is named",
+    "I12": "the default files, and the settings that name others",
+    "I13": "command line and bot use the same engine",
+    "C1": "seven layers in order, each below its heading",
+    "C2": "memory off or failing: skipped, with the reason in the trace",
+    "C3": "one function makes contexts; providers take nothing else",
+    "C4": "relevant memories, and recent summaries without this session",
+    "C5": "scenario prompts and skills of the host, slots filled in one pass",
+    "C6": "a new session has nothing of the old but memory and profile",
+    "C7": "each message is stored when it comes to be, interrupted ones too",
+    "C8": "memories are written in the background, and never lost or doubled",
+    "C9": "collecting marks exactly one row, and can be undone",
+    "C10": "what is one user's reaches nobody else",
+    "C11": "tables and columns keep the names of the seed",
+    "C12": "the page: chat, sessions, collecting, memories, inspector",
+}
+"""In our own words; a number is never given twice."""
+
+CARRIES = re.compile(r"test_([PMSIC]\d+)_(?:and_([PMSIC]\d+)_)?")
+HEAD = """# Requirements
+
+Written by `make requirements`, which runs these tests. A test carries a requirement when its name begins with the
+number; the same test may stand with two of them.
+"""
+
+
+def is_counted(path: Path) -> bool:
+    """Not the tests of faults, whose numbers are of another list."""
+    return "faults" not in path.parts and not path.stem.endswith("_faults")
+
+
+def carried_by(name: str) -> list[str]:
+    """The requirements that a test's name carries: `test_I1_and_I13_…` gives both."""
+    found = CARRIES.match(name)
+    return [number for number in found.groups() if number in REQUIREMENTS] if found else []
+
+
+def carriers_in(folder: Path) -> dict[str, list[str]]:
+    """Each requirement, and the tests below the folder that carry it, as `tests/spec/test_seed_000.py::test_P1_…`."""
+    found: dict[str, list[str]] = {number: [] for number in REQUIREMENTS}
+    for path in sorted(folder.rglob("test_*.py")):
+        where = path.relative_to(folder.parent)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body if is_counted(where) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for number in carried_by(node.name):
+                    found[number].append(f"{where.as_posix()}::{node.name}")
+    return found
+
+
+def results_in(junit: Path) -> dict[str, Counter[str]]:
+    """What became of each test in a run: how many of its cases passed, failed and were skipped."""
+    results: dict[str, Counter[str]] = {}
+    for case in ElementTree.parse(junit).iter("testcase"):
+        outcome = {child.tag for child in case} & {"failure", "error", "skipped"}
+        state = "failed" if outcome & {"failure", "error"} else "skipped" if outcome else "passed"
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
+        results.setdefault(name, Counter())[state] += 1
+    return results
+
+
+def verdict(counts: Iterable[Counter[str]]) -> str:
+    """One word for several tests: a single failure fails them all, and what never ran did not pass."""
+    counts = list(counts)
+    if any(count["failed"] for count in counts):
+        return "**failed**"
+    return "passed" if counts and all(count["passed"] for count in counts) else "**not run**"
+
+
+def page(tests: Mapping[str, list[str]], results: Mapping[str, Counter[str]]) -> str:
+    lines = [HEAD]
+    for letter, title in CHAPTERS.items():
+        lines += [f"## {letter}. {title}\n", "| id | requirement | tests | cases | result |", "|---|---|---|---|---|"]
+        numbers = [number for number in REQUIREMENTS if number[0] == letter]
+        for number in numbers:
+            counts = [results.get(name, Counter()) for name in tests[number]]
+            cases = sum(count["passed"] for count in counts)
+            lines.append(f"| {number} | {REQUIREMENTS[number]} | {len(counts)} | {cases} passed | {verdict(counts)} |")
+        lines.append("")
+        for number in numbers:
+            lines += [f"{number}:\n", *(_row(name, results.get(name, Counter())) for name in tests[number]), ""]
+    return "\n".join(lines)
+
+
+def _row(name: str, count: Counter[str]) -> str:
+    more = "".join(f", {count[state]} {state}" for state in ("failed", "skipped") if count[state])
+    return f"- `{name}`: {count['passed']} passed{more}"
+
+
+def named_on(text: str) -> list[str]:
+    """The tests that a page names."""
+    return re.findall(r"^- `(tests/\S+::\w+)`", text, re.MULTILINE)
+
+
+def results_on(text: str) -> dict[str, str]:
+    """Each requirement on a page, and its result."""
+    return dict(re.findall(r"^\| ([PMSIC]\d+) \|.*\| ([^|]+) \|$", text, re.MULTILINE))
+
+
+def main(arguments: list[str]) -> int:
+    tests = carriers_in(ROOT / "tests")
+    if arguments:  # the file of a run that was made elsewhere
+        results = results_in(Path(arguments[0]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            junit = Path(folder) / "junit.xml"
+            names = sorted({name for carriers in tests.values() for name in carriers})
+            run = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={junit}", *names]
+            subprocess.run(run, cwd=ROOT, check=False)  # a failure is written into the table
+            results = results_in(junit)
+    text = page(tests, results)
+    PAGE.write_text(text, encoding="utf-8")
+    bad = {number: result for number, result in results_on(text).items() if result != "passed"}
+    where, count = PAGE.relative_to(ROOT), len(set(named_on(text)))
+    print(f"{where}: {len(REQUIREMENTS)} requirements, {count} tests; not passed: {bad or 'none'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
