@@ -85,8 +85,8 @@ def _text(found: Figures) -> str:
         f"{SECONDS:g} seconds of closed-loop load each; upstream, system and load share two cores. lamina "
         "stores question, answer, usage, receipt and job of every request durably (SQLite, `synchronous=FULL`, group "
         "commit, memory and its background work on, and once off) and assembles the request with its layers; the two "
-        f"others store nothing. To reach: {PEER:g} times LiteLLM's requests a second at 16 and 64, no less than a third of the "
-        f"pass-through's, at most {duration(MORE)} more than it at p50 with one client.\n\n"
+        f"others store nothing. To reach: {PEER:g} times LiteLLM's requests a second at 16 and 64, no less than a "
+        f"third of the pass-through's, at most {duration(MORE)} more than it at p50 with one client.\n\n"
     ) + table(["", "at once", "", "requests/s", "p50", "slower than the pass-through", "added at p50", "failed"], rows)
 
 
