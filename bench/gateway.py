@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -83,9 +84,9 @@ def _text(found: Figures) -> str:
     return (
         f"{SECONDS:g} seconds of closed-loop load each; upstream, system and load share two cores. lamina "
         "stores question, answer, usage, receipt and job of every request durably (SQLite, `synchronous=FULL`, group "
-        "commit, memory and its background work on) and assembles the request with its layers; the two others store "
-        f"nothing. To reach: {PEER:g} times LiteLLM's requests a second at 16 and 64, no less than a third of the "
-        f"pass-through's, at most {duration(MORE)} more than it at p50 with one client.\n\n"
+        "commit, memory and its background work on, and once off) and assembles the request with its layers; the two "
+        f"others store nothing. To reach: {PEER:g} times LiteLLM's requests a second at 16 and 64, no less than a "
+        f"third of the pass-through's, at most {duration(MORE)} more than it at p50 with one client.\n\n"
     ) + table(["", "at once", "", "requests/s", "p50", "slower than the pass-through", "added at p50", "failed"], rows)
 
 
@@ -140,10 +141,11 @@ def _passing(folder: Path, upstream: str) -> Generator[tuple[int, str]]:
 
 
 @contextmanager
-def _lamina(folder: Path, upstream: str) -> Generator[tuple[int, str]]:
+def _lamina(folder: Path, upstream: str, memory: str = "on") -> Generator[tuple[int, str]]:
     port, command = _port(), [sys.executable, "-m", "lamina"]
     environ = {
-        "LAMINA_STORE": str(folder / "gateway.db"), "LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m",
+        "LAMINA_STORE": str(folder / f"memory-{memory}.db"), "LAMINA_MEMORY": memory, "LAMINA_PROVIDER": "openai",
+        "LAMINA_MODEL": "m",
         "LAMINA_BASE_URL": f"{upstream}/v1", "LAMINA_API_KEY": "k", "LAMINA_USER": "ann",
         "XDG_STATE_HOME": str(folder), "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
@@ -168,7 +170,12 @@ def _litellm(folder: Path, upstream: str) -> Generator[tuple[int, str]]:
         yield port, "sk-bench"
 
 
-SYSTEMS = {"pass-through": _passing, "lamina": _lamina, **({"LiteLLM": _litellm} if PROXY.exists() else {})}
+SYSTEMS = {
+    "pass-through": _passing,
+    "lamina": _lamina,
+    "lamina, memory off": partial(_lamina, memory="off"),
+    **({"LiteLLM": _litellm} if PROXY.exists() else {}),
+}
 
 
 def _load(port: int, key: str, streamed: bool, clients: int) -> tuple[float, float, int]:

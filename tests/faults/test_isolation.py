@@ -92,7 +92,7 @@ class Crowd:
             lambda: s.memories.list(owner, state=None, query="canary"),
             lambda: s.memories.changes(owner, limit=20),
             lambda: s.memories.pin(owner, one("memory")),
-            lambda: s.memories.edit(owner, one("memory"), text=f"{mark} edited"),
+            lambda: s.memories.edit(owner, one("memory"), text=f"{mark} edited {self.rng.random()}"),
             lambda: s.memories.supersede(owner, one("memory"), NewMemory(f"{mark} new {self.rng.random()}")),
             lambda: s.memories.put_index(
                 owner, [IndexRow(one("memory"), self.rng.randrange(99), mark, terms=mark.encode())]

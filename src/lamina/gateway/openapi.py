@@ -159,7 +159,7 @@ def statuses(route: Route) -> list[int]:
     """The errors that a route may answer with."""
     found = {400, 429, 503}
     found |= {401, 403} if route.scope else {401} if route.method == "POST" else set()
-    found |= {404} if PARAMETER.search(route.path) else set()
+    found |= {404} if PARAMETER.search(route.path) or route.path.startswith("/v1/") else set()  # a model, a session
     found |= {413, 415} if route.method in ("POST", "PUT", "PATCH") else set()
     found |= {409} if route.scope in ("chat", "write") or "turn_id" in route.path else set()
     found |= {502, 504} if route.scope == "chat" else set()
