@@ -11,7 +11,7 @@ run: .venv/run.stamp  ## set up, then chat with the embedded model; without a te
 	@if [ -t 0 ]; then $(BIN)/lamina chat; \
 	else echo "What is the capital of France?" | LAMINA_MAX_TOKENS=64 $(BIN)/lamina chat; fi
 
-test: .venv/dev.stamp  ## set up, then run all tests
+test: .venv/dev.stamp .venv-litellm/litellm.stamp  ## set up, then run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
@@ -44,7 +44,7 @@ pins: .venv/dev.stamp  ## write requirements/*.txt anew from pyproject.toml
 	@bash scripts/pins.sh
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-bench .venv-proxy .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-proxy .venv-litellm .pytest_cache .ruff_cache .hypothesis
 
 .venv/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv $*
@@ -54,5 +54,8 @@ clean:  ## remove the environments and caches
 
 .venv-proxy/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-proxy $*
+
+.venv-litellm/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-litellm $*
 
 .PHONY: help run test check bench fuzz soak requirements dist fix pins clean

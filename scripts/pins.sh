@@ -9,6 +9,7 @@ compile pyproject.toml --extra app --extra gateway -o requirements/run.txt
 compile pyproject.toml --extra dev --constraint requirements/run.txt -o requirements/dev.txt
 compile requirements/bench.in --constraint requirements/run.txt -o requirements/bench.txt
 compile requirements/proxy.in -o requirements/proxy.txt
+compile requirements/litellm.in --constraint requirements/proxy.txt -o requirements/litellm.txt
 # installed without dependencies: see the file
 grep -v '^#' requirements/local.in | tee -a requirements/run.txt >>requirements/dev.txt
 sed -i '/^lamina /d;/^lamina==/d;/^-e /d;/^\.$/d' requirements/*.txt

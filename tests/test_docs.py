@@ -194,9 +194,31 @@ def stray_outputs(text: str) -> list[str]:
 
 
 def broken_links(text: str, folder: Path) -> list[str]:
+    """Links within the repository to files that are not there, and to headings that their page does not have."""
     targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(text))
-    local = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
-    return [f"there is no {target}" for target in local if not (folder / target).exists()]
+    problems: list[str] = []
+    for target in targets:
+        name, _, heading = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        if name and not (folder / name).exists():
+            problems.append(f"there is no {name}")
+        elif heading and heading not in anchors(read(folder / name) if name else text):
+            problems.append(f"there is no heading for #{heading} in {name or 'this page'}")
+    return problems
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def figures_that_no_run_measured(text: str, report: str) -> list[str]:
+    """Figures in what the table of a README says of the benchmarks that do not stand in their report."""
+    quoted = re.findall(r"\[([^\]]*\d[^\]]*)\]\(docs/benchmarks\.md#", text)
+    figures = [figure for words in quoted for figure in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", words)]
+    return [figure for figure in figures if not re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\d])", report)]
 
 
 def unknown_names(text: str) -> list[str]:
@@ -292,6 +314,11 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
     assert broken_links(read(path), path.parent) == []
 
 
+@pytest.mark.parametrize("path", READMES, ids=name_of)
+def test_the_readmes_quote_figures_that_the_report_has(path: Path) -> None:
+    assert figures_that_no_run_measured(read(path), read(GENERATED)) == []
+
+
 @linked
 def test_every_name_is_public_and_every_make_target_exists(path: Path) -> None:
     assert unknown_names(read(path)) == []
@@ -325,7 +352,12 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
     assert stray_outputs(fenced("python", "print(1)") + "which prints\n" + fenced("text", "1"))
     assert stray_outputs(fenced("text", "1"))
     assert broken_links("see [this](nowhere.md#top)", ROOT)
-    assert not broken_links("see [this](README.md#top), [that](https://example.com) and [here](#top)", ROOT)
+    assert broken_links("see [this](README.md#no-such-heading) and [here](#top)", ROOT) == [
+        "there is no heading for #no-such-heading in README.md",
+        "there is no heading for #top in this page",
+    ]
+    assert not broken_links("# Top: one\nsee [this](README.md#lamina), [that](https://a.b) and [here](#top-one)", ROOT)
+    assert figures_that_no_run_measured("[0.95 of 1,000](docs/benchmarks.md#a)", "0.95 of 10,000") == ["1,000"]
     for text in ("`lamina.Engine`", "`from lamina import Engine`", "`Window.shrink`", "lamina.assembly.window"):
         assert unknown_names(text), text
     for code in (

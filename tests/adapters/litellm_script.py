@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from typing import Any
 
-import litellm  # pyright: ignore[reportMissingImports] -- too large for the dev list: see requirements/bench.in
+import litellm  # pyright: ignore[reportMissingImports] -- in an environment of its own: see requirements/litellm.in
 
 from lamina.adapters import Plan
 from lamina.adapters.litellm import with_context

@@ -19,7 +19,7 @@ from tests.histories import BUDGETS, HISTORIES, split_pairs
 from tests.test_docs import blocks
 
 ROOT = Path(__file__).parent.parent.parent
-PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+PYTHON = ROOT / ".venv-litellm" / "bin" / "python"
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
 RESULT = {"role": "tool", "tool_call_id": "c", "content": "江城"}
 
@@ -107,7 +107,7 @@ def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original
     assert given_ == hostile()
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="LiteLLM is in the environment that `make bench` makes")
+@pytest.mark.skipif(not PYTHON.exists(), reason="LiteLLM is in an environment that `make test` makes")
 def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     layers = [{name: value for name, value in asdict(layer).items() if value is not None} for layer in LAYERS]
     theirs = {"role": "system", "content": "写得短。"}
