@@ -52,7 +52,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert PROJECT["version"] == lamina.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", lamina.__version__)
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(rf"^## \[(Unreleased|{re.escape(lamina.__version__)})\]", changes, re.MULTILINE)
+    assert re.search(rf"^## \[{re.escape(lamina.__version__)}\] - \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE)
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
