@@ -69,6 +69,8 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     f"DELETE {P}{{template_id}}": ("template_id",),
 }
 """A route with an id in its path that is not here fails the suite."""
+NOBODYS = {"GET /v1/models/{model}"}
+"""The name of the model is the same for everybody."""
 
 
 def strange(own: str, others: str, another_kind: str) -> dict[str, str]:
@@ -116,7 +118,8 @@ async def test_I2_every_route_with_an_id_has_a_row(tmp_path: Path) -> None:
             for route in api.routes
             if route.scope and PARAMETER.search(route.path)
         }
-    assert needed == ROWS
+    assert {name: ids for name, ids in needed.items() if name not in NOBODYS} == ROWS
+    assert set(needed) >= NOBODYS
 
 
 async def test_I2_what_is_not_ones_own_is_not_there_in_the_same_bytes(where: str) -> None:

@@ -202,6 +202,34 @@ async def test_anthropic_whole_streamed_and_with_tools(tmp_path: Path) -> None:
         assert [model.id async for model in client.models.list()] == ["scripted"]
 
 
+async def test_one_model_is_told_of_by_its_name(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "s.db", provider=scripted(HELLO)) as site,
+        openai_client(site) as one,
+        anthropic_client(site) as other,
+    ):
+        assert (await one.models.retrieve("scripted")).id == "scripted"
+        assert (await other.models.retrieve("lamina")).id == "scripted"
+        with pytest.raises(openai.NotFoundError, match="gpt-9"):
+            await one.models.retrieve("gpt-9")
+
+
+async def test_tokens_are_counted_with_all_that_would_be_sent_and_nothing_is(tmp_path: Path) -> None:
+    provider = scripted(HELLO)
+    async with running(tmp_path / "s.db", provider=provider) as site, anthropic_client(site) as client:
+        asked: Any = {"model": "lamina", "messages": [{"role": "user", "content": "How are you? 你好吗？"}]}
+        tool: Any = {"name": "find", "description": "Finds things.", "input_schema": {"type": "object"}}
+        plain = (await client.messages.count_tokens(**asked)).input_tokens
+        more = (await client.messages.count_tokens(**asked, system="Be brief.", tools=[tool])).input_tokens
+        assert plain < more
+        assert await site.app.store.history.messages("ann", REQUESTS) == []
+        await client.messages.create(**asked, system="Be brief.", tools=[tool], max_tokens=9)
+        (turn,) = await site.app.store.turns.list("ann", REQUESTS)
+        assert turn.receipt["requests"][0]["tokens"] == more, "what is counted is what is then sent"
+        with pytest.raises(anthropic.BadRequestError, match="messages"):
+            await client.messages.count_tokens(model="lamina", messages=[])
+
+
 async def test_errors_come_in_the_words_of_each_form(tmp_path: Path) -> None:
     answers = scripted([{"fault": "status", "code": 500}], [{"text": "half"}, {"fault": "cut"}])
     async with (

@@ -98,6 +98,22 @@ def check_model(app: App, model: str) -> str:
 
 async def begun(app: App, request: Request, asked: Asked) -> Running:
     """The turn of a request, stored and running."""
+    session_id, user, given = taken_apart(request, asked)
+    running = await app.start(request.user, session_id, user, key=key_of(request.headers), given=given)
+    await check_same(app, request, running.turn, given.results[0]["content"] if given.results else user)
+    request.watch(running)
+    return running
+
+
+async def counted(app: App, request: Request, asked: Asked) -> int:
+    """How many tokens a request would have if it were sent now, with all that lamina adds. Nothing is sent or kept."""
+    session_id, user, given = taken_apart(request, asked)
+    context = await app.context(request.user, session_id, user, given=given)
+    return context.receipt.tokens
+
+
+def taken_apart(request: Request, asked: Asked) -> tuple[str, Any, Given]:
+    """The session, the user's words, and what the request brings beside them."""
     session_id = request.headers.get(SESSION) or asked.session_id
     if session_id == REQUESTS:
         raise HttpError(400, "this session keeps single requests and is no chat", hint="POST /api/sessions makes one")
@@ -106,10 +122,7 @@ async def begun(app: App, request: Request, asked: Asked) -> Running:
     if session_id and not is_id(session_id):
         raise not_found()
     given, user = _of_session(asked) if session_id else _of_itself(asked)
-    running = await app.start(request.user, session_id or REQUESTS, user, key=key_of(request.headers), given=given)
-    await check_same(app, request, running.turn, given.results[0]["content"] if given.results else user)
-    request.watch(running)
-    return running
+    return session_id or REQUESTS, user, given
 
 
 def _of_itself(asked: Asked) -> tuple[Given, Any]:

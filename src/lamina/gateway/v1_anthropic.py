@@ -1,4 +1,4 @@
-"""Anthropic's form: `POST /v1/messages`, for its official client."""
+"""Anthropic's form: `POST /v1/messages` and `/v1/messages/count_tokens`, for its official client."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,18 @@ from lamina.app.app import App
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.replies import error_body
 from lamina.gateway.sse import HEADERS, MEDIA, event_bytes
-from lamina.gateway.v1 import Answer, Asked, begun, check_model, gives_up, headers_of, session_in, streamed, whole
+from lamina.gateway.v1 import (
+    Answer,
+    Asked,
+    begun,
+    check_model,
+    counted,
+    gives_up,
+    headers_of,
+    session_in,
+    streamed,
+    whole,
+)  # fmt: skip
 from lamina.types import Began, Ended, Message, ToolCallEvent, TurnEvent, Usage
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -35,6 +46,7 @@ BODY: Schema = {
     },
     "required": ["messages", "max_tokens"],
 }  # fmt: skip
+COUNTED: Schema = {**BODY, "required": ["messages"]}
 EXAMPLE = {"model": "lamina", "max_tokens": 256, "messages": [{"role": "user", "content": "Hello / 你好"}]}
 
 
@@ -50,6 +62,11 @@ async def messages(app: App, request: Request) -> Reply:
         return Reply(streamed(running, given_up, write, ping), 200, {**HEADERS, **headers}, MEDIA)
     await whole(request, running, given_up, answer)
     return Reply(message_of(name, model, answer), 200, headers)
+
+
+async def count_tokens(app: App, request: Request) -> Reply:
+    check_model(app, request.body.get("model", "lamina"))
+    return Reply({"input_tokens": await counted(app, request, asked_of({"max_tokens": 1, **request.body}))})
 
 
 def asked_of(body: Mapping[str, Any]) -> Asked:
@@ -238,4 +255,7 @@ ROUTES = (
     Route("POST", "/v1/messages", messages, "An answer in Anthropic's form, whole or streamed", "chat", body=BODY,
           example=EXAMPLE, form="anthropic", tags=("v1",), streams=True,
           answer={"type": "object", "properties": {"id": {"type": "string"}, "content": {"type": "array"}}}),
+    Route("POST", "/v1/messages/count_tokens", count_tokens, "The tokens that such a request would have, by our count",
+          "chat", body=COUNTED, example=EXAMPLE, form="anthropic", tags=("v1",),
+          answer={"type": "object", "properties": {"input_tokens": {"type": "integer"}}}),
 )  # fmt: skip

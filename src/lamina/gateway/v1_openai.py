@@ -1,4 +1,6 @@
-"""OpenAI's form: `POST /v1/chat/completions`, `GET /v1/models`, for its official client and all who speak so."""
+"""OpenAI's form: `POST /v1/chat/completions`, `GET /v1/models` and one of them, for its official client and all who
+speak so.
+"""
 
 import json
 import time
@@ -73,13 +75,20 @@ async def completions(app: App, request: Request) -> Reply:
 
 
 async def models(app: App, request: Request) -> Reply:
-    """The one model there is, in a form that both official clients read."""
     name = app.provider.model
-    one = {
+    return Reply({"object": "list", "data": [_model(name)], "has_more": False, "first_id": name, "last_id": name})
+
+
+async def one_model(app: App, request: Request) -> Reply:
+    return Reply(_model(check_model(app, request.params["model"])))
+
+
+def _model(name: str) -> Mapping[str, Any]:
+    """The one model there is, in a form that both official clients read."""
+    return {
         "id": name, "object": "model", "type": "model", "created": 0, "created_at": "1970-01-01T00:00:00Z",
         "owned_by": "lamina", "display_name": name,
     }  # fmt: skip
-    return Reply({"object": "list", "data": [one], "has_more": False, "first_id": name, "last_id": name})
 
 
 def asked_of(body: Mapping[str, Any]) -> Asked:
@@ -221,4 +230,6 @@ ROUTES = (
           body=BODY, example=EXAMPLE, answer=ANSWER, form="openai", tags=("v1",), streams=True),
     Route("GET", "/v1/models", models, "The model that answers", "chat", form="openai", tags=("v1",),
           answer={"type": "object", "properties": {"data": {"type": "array"}}}),
+    Route("GET", "/v1/models/{model}", one_model, "The model of this name", "chat", form="openai", tags=("v1",),
+          answer={"type": "object", "properties": {"id": {"type": "string"}}}),
 )  # fmt: skip
