@@ -131,14 +131,16 @@ def _number(value: float, unit: str) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _wide(text: str, size: float = 12.0) -> float:
-    return sum(1.0 if east_asian_width(sign) in "WF" else 0.57 for sign in text) * size
+def _wide(text: str, kind: Kind, size: float = 12.0) -> float:
+    """lamina's own names are bold, and so wider."""
+    narrow = 0.67 if kind == "own" else 0.58
+    return sum(1.05 if east_asian_width(sign) in "WF" else narrow for sign in text) * size
 
 
 def _bars(plot: Bars) -> str:
     every = [bar for group in plot.groups for bar in group.bars]
-    left = EDGE + max(_wide(bar.label) for bar in every) + 8
-    right = WIDTH - EDGE - max(_wide(bar.shown, 11) for bar in every) - 8
+    left = EDGE + max(_wide(bar.label, bar.kind) for bar in every) + 8
+    right = WIDTH - EDGE - max(_wide(bar.shown, bar.kind, 11) for bar in every) - 8
     values = [bar.value for bar in every] + [bar.goal for bar in every if bar.goal is not None]
     scale = _bar_scale(values, plot.log, left, right)
     goals = any(bar.goal is not None for bar in every)
@@ -153,7 +155,7 @@ def _bars(plot: Bars) -> str:
             body += _bar(bar, scale, left, y)
             y += STEP
     grid = [_grid_up(scale.at(tick), top - 4, y, _number(tick, plot.unit)) for tick in scale.ticks()]
-    parts = [*grid, *body, _text((left + right) / 2, y + 30, plot.axis, "soft middle")]
+    parts = [*grid, *body, _text((left + right) / 2, y + 32, plot.axis + _logarithmic(plot.log), "soft middle")]
     if goals:
         parts.append(
             _rule(EDGE + 2, HEAD - 2, EDGE + 2, HEAD + 12, "goal") + _text(EDGE + 10, HEAD + 9, "to reach", "soft")
@@ -161,10 +163,14 @@ def _bars(plot: Bars) -> str:
     return _page(plot.title, y + FOOT + 8, parts, [])
 
 
+def _logarithmic(log: bool) -> str:
+    return " (logarithmic)" if log else ""
+
+
 def _bar_scale(values: list[float], log: bool, left: float, right: float) -> Scale:
     positive = [value for value in values if value > 0] or [1.0]
     if log:
-        least = 10.0 ** (math.ceil(math.log10(min(positive))) - 1)
+        least = 10.0 ** math.floor(math.log10(min(positive)) - 0.1)  # the shortest bar is still seen
         return Scale(least, max(max(positive), least * 10), left, right, log)
     step = _step(max(positive))
     return Scale(0.0, math.ceil(max(positive) / step - 1e-9) * step, left, right, log)
@@ -181,12 +187,12 @@ def _bar(bar: Bar, scale: Scale, left: float, y: float) -> list[str]:
     if bar.goal is not None:
         at = scale.at(bar.goal)
         parts.append(_rule(at, y - 2, at, y + BAR + 2, "goal"))
-        beside = at if end <= at < end + _wide(bar.shown, 11) + 10 else end
+        beside = at if end <= at < end + _wide(bar.shown, bar.kind, 11) + 10 else end
     return [*parts, _text(beside + 6, y + 12, bar.shown, f"small{bold}")]
 
 
 def _lines(plot: Lines) -> str:
-    right = WIDTH - EDGE - max(_wide(line.label, 11) for line in plot.lines) - 26
+    right = WIDTH - EDGE - max(_wide(line.label, line.kind, 11) for line in plot.lines) - 26
     points = [point for line in plot.lines for point in line.points]
     bottom = HEAD + max(HEIGHT, LABEL * len(plot.lines))
     across = Scale(min(x for x, _ in points), max(x for x, _ in points), 86, right, True)
@@ -203,7 +209,7 @@ def _lines(plot: Lines) -> str:
     for line, name in zip(ordered, names, strict=True):
         number = peers.index(line.label) if line.kind == "peer" else 0
         parts += _line(line, number, [(across.at(x), up.at(y)) for x, y in line.points], (right, name))
-    parts.append(_text((86 + right) / 2, bottom + 36, plot.across, "soft middle"))
+    parts.append(_text((86 + right) / 2, bottom + 38, plot.across, "soft middle"))
     middle = (HEAD + bottom) / 2
     parts.append(
         f'<text class="soft middle" transform="translate(22 {middle:.1f}) rotate(-90)">{escape(plot.up)}</text>'
@@ -250,7 +256,7 @@ def _rule(x: float, y: float, to_x: float, to_y: float, style: str) -> str:
 
 
 def _grid_up(x: float, top: float, bottom: float, label: str) -> str:
-    return _rule(x, top, x, bottom, "grid") + _text(x, bottom + 14, label, "soft middle")
+    return _rule(x, top, x, bottom, "grid") + _text(x, bottom + 16, label, "soft middle")
 
 
 def _grid_across(y: float, left: float, right: float, label: str) -> str:

@@ -143,8 +143,8 @@ def plot(shares: Shares) -> Bars:
         bars: list[Bar] = []
         for name, values in shares.items():
             if not name.startswith("lamina ledger,"):
-                kind: Kind = "own" if name == OWN else "peer"
-                goal = GOALS[change] if chat_name == "mixed" and kind == "own" else None
+                kind: Kind = "own" if name.startswith("lamina") else "peer"
+                goal = GOALS[change] if chat_name == "mixed" and name == OWN else None
                 value = values[chat_name, change]
                 bars.append(Bar(name.partition(" (")[0], value, f"{value:.3f}", kind, goal))
         groups.append(Group(f"{chat_name} chat, {change}", tuple(bars)))

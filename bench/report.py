@@ -176,7 +176,7 @@ def _section(name: str, row: Row) -> str:
     if row.get("plot"):
         parts.append(f"![{row['plot']['title']}](plots/{name}.svg)")
     parts += [f"Not measured: {what}." for what in row.get("missing", ())]
-    versions = ", ".join(f"{package} {number}" for package, number in row.get("versions", {}).items())
+    versions = ", ".join(f"{package} {number}" for package, number in sorted(row.get("versions", {}).items()))
     seconds = f"{clock(row['seconds'])} minutes" if row.get("seconds") else ""
     facts = [f"`make bench ROW={name}`", row.get("date", ""), seconds, row.get("machine", ""), versions]
     return "\n\n".join(parts) + f"\n\n<sub>{' · '.join(fact for fact in facts if fact)}</sub>\n"
