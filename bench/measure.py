@@ -55,6 +55,9 @@ class Figure:
     value: float
     better: Literal["high", "low"]
     noise: float = 1.3
+    pace: float | None = None
+    """Only of a time over its goal: seconds that plain Python took for a fixed work just then, so that a later run on a
+    slower or busier machine is not taken for a worse one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,20 @@ def high(value: float, noise: float = 1.3) -> Figure:
 
 def low(value: float, noise: float = 1.3) -> Figure:
     return Figure(value, "low", noise)
+
+
+def timed(value: float, noise: float = 2.0) -> Figure:
+    """A time over its goal. Call it right after measuring: the machine's pace of that moment goes with it."""
+    return Figure(value, "low", noise, _pace())
+
+
+def _pace() -> float:
+    taken: list[float] = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        sum(n * n % 7 for n in range(200_000))
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[4]
 
 
 def cpu_seconds(work: Callable[[], object], *, prepare: Callable[[], None] = lambda: None, least: float = 0.2) -> float:

@@ -23,14 +23,15 @@ def worse(before: Mapping[str, Figure], after: Mapping[str, Figure]) -> list[str
         new = after.get(name)
         if new is None:
             found.append(f"{name} was {old.value:.3g}, is not measured any more")
-        elif _change(old.value, new) > new.noise:
+        elif _change(old, new) > new.noise:
             found.append(f"{name} was {old.value:.3g}, is {new.value:.3g}")
     return found
 
 
-def _change(old: float, new: Figure) -> float:
+def _change(old: Figure, new: Figure) -> float:
     """How many times worse; none of something bad is not a factor away from any of it."""
-    good, bad = (old, new.value) if new.better == "low" else (new.value, old)
+    slower = new.pace / old.pace if new.pace and old.pace else 1.0
+    good, bad = (old.value, new.value / slower) if new.better == "low" else (new.value, old.value)
     if bad <= good:
         return 1.0
     return bad / good if good > 0 else float("inf")

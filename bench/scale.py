@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.postgres import running
 
-from bench.measure import Figure, Section, Verdict, chat, duration, low, ratio, say, table, versions
+from bench.measure import Figure, Section, Verdict, chat, duration, low, ratio, say, table, timed, versions
 from bench.plot import Bar, Bars, Group
 from lamina import open_store
 
@@ -44,7 +44,7 @@ def run() -> Section:
 def _figures(found: dict[str, dict[str, float]], bare: float) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for name, one in found.items():
-        figures[f"{name}: window p95/5 ms"] = low(one["p95"] / TARGET, 2.0)
+        figures[f"{name}: window p95/5 ms"] = timed(one["p95"] / TARGET)
         figures[f"{name}: one by one/16 at a time"] = low(one["one"] / one["together"], 2.0)
     figures["SQLite: bare commits/ours"] = low(bare / found["SQLite"]["one"], 1.5)
     return figures

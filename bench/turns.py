@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.measure import FLAT, Figure, Section, Verdict, chat, duration, low, ratio, say, table, versions
+from bench.measure import FLAT, Figure, Section, Verdict, chat, duration, low, ratio, say, table, timed, versions
 from bench.plot import Bar, Bars, Group
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
@@ -53,10 +53,10 @@ def run() -> Section:
 def _figures(found: dict[str, Any]) -> dict[str, Figure]:
     young, short, long = found["turns"]
     return {
-        "overhead p50/5 ms, 20 messages": low(young[0] / OVERHEAD, 1.5),
-        "overhead p50/5 ms, a full window": low(short[0] / OVERHEAD, 1.5),
-        "first text p50/2 ms": low(found["first"] / FIRST, 2.0),
-        "first text without its sync/2 ms": low(max(1e-5, found["first"] - found["sync"]) / FIRST, 2.0),
+        "overhead p50/5 ms, 20 messages": timed(young[0] / OVERHEAD, 1.5),
+        "overhead p50/5 ms, a full window": timed(short[0] / OVERHEAD, 1.5),
+        "first text p50/2 ms": timed(found["first"] / FIRST),
+        "first text without its sync/2 ms": timed(max(1e-5, found["first"] - found["sync"]) / FIRST),
         "100,000 messages/1,000": low(long[0] / short[0]),
     }
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,13 @@ def test_a_figure_is_worse_in_its_own_direction_beyond_its_own_noise(
     assert bool(report.worse({"f": before}, {"f": after})) is named
 
 
+def test_a_slower_machine_is_not_a_worse_figure() -> None:
+    quiet, busy = Figure(0.5, "low", 2.0, pace=0.01), Figure(1.8, "low", 2.0, pace=0.03)
+    assert report.worse({"query p95/30 ms": quiet}, {"query p95/30 ms": busy}) == []
+    assert report.worse({"query p95/30 ms": quiet}, {"query p95/30 ms": replace(busy, pace=0.01)})
+    assert report.worse({"query p95/30 ms": quiet}, {"query p95/30 ms": replace(busy, pace=None)})
+
+
 def test_the_direction_is_declared_not_guessed_from_the_name() -> None:
     assert report.worse({"recall of errors": low(0.1)}, {"recall of errors": low(0.9)})
     assert report.worse({"cost saved": high(9)}, {"cost saved": high(1)})
@@ -104,7 +112,7 @@ def test_a_row_that_fails_is_named_keeps_its_figures_and_loses_no_other(
     assert run(tmp_path, {"trim": raising(alone.RowError("ValueError: boom")), "grow": section}) == 1
     rows = stored(tmp_path)["rows"]
     assert rows["trim"] == before | {"failed": "ValueError: boom"}
-    assert rows["grow"]["figures"] == {"peer/lamina": {"value": 2.0, "better": "high", "noise": 1.3}}
+    assert rows["grow"]["figures"] == {"peer/lamina": {"value": 2.0, "better": "high", "noise": 1.3, "pace": None}}
     assert "FAILED trim: ValueError: boom" in capsys.readouterr().out
     assert "**Failed in the last run**: ValueError: boom" in (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert run(tmp_path, {"trim": lambda: section(4.0)}) == 0
