@@ -29,6 +29,7 @@ from bench.plot import Bar, Bars, Group, Kind
 from lamina.layers.fusion import Query, passages
 from lamina.layers.ranking import Entry, Index, index_row
 from lamina.providers.embeddings import SentenceEncoder
+from lamina.records import IndexRow
 
 SETS: dict[str, float | None] = {
     "locomo_en": 0.80,
@@ -58,6 +59,7 @@ def run() -> Section:
         users = load(name)
         say(f"{name}: {sum(len(u.items) for u in users):,} items, {sum(len(u.questions) for u in users):,} questions")
         scores[name] = _scores(users, embed, small, absent)
+        embed.rows.clear()
     embed.keep()
     text = "\n".join([_text(), "", _table(scores), "", _halves(scores), _speed(embed)])
     figures = {f"recall@10 {name}": high(found["lamina"].mean("R@10"), 1.02) for name, found in scores.items()}
@@ -346,10 +348,7 @@ def _nearest(user: User, question: Question, vectors: Floats, embed: Callable[[l
 
 def index_of(user: User, embed: "Cached") -> Index:
     vectors = embed([item.text for item in user.items])
-    return Index(
-        index_row(Entry(i.id, i.text, i.seq, i.day, i.speaker, i.session, i.seq), vector, embed.name)
-        for i, vector in zip(user.items, vectors, strict=True)
-    )
+    return Index(embed.row(item, vector) for item, vector in zip(user.items, vectors, strict=True))
 
 
 def query_of(question: Question, embed: "Cached") -> Query:
@@ -375,6 +374,7 @@ class Cached:
         self.name = encoder.name
         self._encoder, self._path = encoder, ROOT / ".cache" / f"{encoder.name}.npz"
         self._known: dict[str, Floats] = {}
+        self.rows: dict[tuple[str, str, date | None], IndexRow] = {}
         if self._path.exists():
             with np.load(self._path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"].astype(np.float32), strict=True))
@@ -386,6 +386,16 @@ class Cached:
             part = list(new.items())[at : at + 256]
             self._known.update(zip((k for k, _ in part), self._encoder.embed([t for _, t in part]), strict=True))
         return np.array([self._known[key] for key in keys], dtype=np.float32)
+
+    def row(self, item: Item, vector: Floats) -> IndexRow:
+        """Packed once for what it is made of: in noise the same words return hundreds of times, and only searching is
+        measured."""
+        key = (item.text, item.speaker, item.day)
+        if key not in self.rows:
+            entry = Entry(item.id, item.text, item.seq, item.day, item.speaker, item.session, item.seq)
+            self.rows[key] = index_row(entry, vector, self.name)
+        made = self.rows[key]
+        return replace(made, memory_id=item.id, change=item.seq, session=item.session, position=item.seq)
 
     def keep(self) -> None:
         self._path.parent.mkdir(exist_ok=True)
@@ -399,10 +409,7 @@ def _speed(embed: Cached) -> str:
     items = (items + [replace(item, id=f"again/{item.id}") for item in items])[:10_000]
     owner = User("all", "zh", [replace(item, seq=seq) for seq, item in enumerate(items)], [])
     vectors = embed([item.text for item in owner.items])
-    rows = [
-        index_row(Entry(i.id, i.text, i.seq, i.day, i.speaker, i.session, i.seq), vector, embed.name)
-        for i, vector in zip(owner.items, vectors, strict=True)
-    ]
+    rows = [embed.row(item, vector) for item, vector in zip(owner.items, vectors, strict=True)]
     begin = time.perf_counter()
     index = Index(rows)
     loaded = time.perf_counter() - begin
