@@ -22,18 +22,18 @@ from bench import alone, plot, report
 from bench.measure import ROOT, MissingError, Section, machine
 
 ROWS: dict[str, float] = {
-    "trim": 100,
-    "grow": 100,
-    "prefix": 15,
+    "trim": 130,
+    "grow": 120,
+    "prefix": 12,
     "estimate": 5,
-    "grammar": 40,
+    "grammar": 30,
     "injection": 5,
-    "imports": 30,
-    "memory": 300,
-    "scale": 120,
+    "imports": 25,
+    "memory": 360,
+    "scale": 60,
     "recall": 450,
-    "turns": 40,
-    "gateway": 150,
+    "turns": 30,
+    "gateway": 160,
 }
 """With the seconds that each may take on two quiet cores: its share of the 30 minutes."""
 Measure = Callable[[str], Section | MissingError]

@@ -22,6 +22,8 @@ DARK = {"page": "#0d1117", "text": "#e6edf3", "soft": "#9da7b3", "grid": "#2d333
         "yardstick": "#e6edf3", "peer": "#6e7681", "goal": "#fb923c"}  # fmt: skip
 LINES = (("#8250df", "#b083f0"), ("#0969da", "#58a6ff"), ("#cf222e", "#ff7b72"), ("#9a6700", "#d4a72c"),
          ("#bf3989", "#f778ba"), ("#57606a", "#9da7b3"))  # fmt: skip
+FEW = 20
+"""Points of a line that are each marked."""
 DASHES = ("", "6 3", "2 3")
 
 
@@ -62,13 +64,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines on two logarithmic axes, each with its name at its end."""
+    """Lines on two axes, logarithmic or from 0, each with its name at its end."""
 
     title: str
     across: str
     up: str
     lines: tuple[Line, ...]
     unit: Literal["", "s"] = ""
+    log: bool = True
 
 
 def kept(plot: Bars | Lines) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def kept(plot: Bars | Lines) -> dict[str, Any]:
 def restored(stored: dict[str, Any]) -> Bars | Lines:
     if "lines" in stored:
         lines = tuple(Line(line["label"], _pairs(line["points"]), line["kind"]) for line in stored["lines"])
-        return Lines(stored["title"], stored["across"], stored["up"], lines, stored["unit"])
+        return Lines(stored["title"], stored["across"], stored["up"], lines, stored["unit"], stored["log"])
     groups = tuple(Group(group["label"], tuple(Bar(**bar) for bar in group["bars"])) for group in stored["groups"])
     return Bars(stored["title"], stored["axis"], groups, stored["log"], stored["unit"])
 
@@ -106,7 +109,7 @@ class Scale:
         least, most, here = self.least, self.most, min(max(value, self.least), self.most)
         if self.log:
             least, most, here = math.log10(least), math.log10(most), math.log10(here)
-        return self.begin + (self.end - self.begin) * (here - least) / (most - least)
+        return self.begin + (self.end - self.begin) * (here - least) / ((most - least) or 1.0)
 
     def ticks(self) -> list[float]:
         if self.log:
@@ -124,7 +127,7 @@ def _step(span: float) -> float:
 
 
 def _number(value: float, unit: str) -> str:
-    if unit == "s":
+    if unit == "s" and value:
         for name, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
             if value >= size * 0.999 or name == "ns":
                 return f"{value / size:.3g} {name}"
@@ -195,13 +198,10 @@ def _lines(plot: Lines) -> str:
     right = WIDTH - EDGE - max(_wide(line.label, line.kind, 11) for line in plot.lines) - 26
     points = [point for line in plot.lines for point in line.points]
     bottom = HEAD + max(HEIGHT, LABEL * len(plot.lines))
-    across = Scale(min(x for x, _ in points), max(x for x, _ in points), 86, right, True)
-    least, most = (
-        10.0 ** way(math.log10(edge(y for _, y in points))) for way, edge in ((math.floor, min), (math.ceil, max))
-    )
-    up = Scale(least, most, bottom, HEAD + 8, True)
+    across = Scale(min(x for x, _ in points) if plot.log else 0.0, max(x for x, _ in points), 86, right, plot.log)
+    up = _up([y for _, y in points], plot.log, bottom)
     parts = [_grid_across(up.at(tick), 86, right, _number(tick, plot.unit)) for tick in up.ticks()]
-    marks = sorted({x for x, _ in points})
+    marks = sorted({x for x, _ in points}) if plot.log else across.ticks()
     parts += [_grid_up(across.at(x), HEAD + 8, bottom, _number(x, "")) for x in marks]
     ordered = sorted(plot.lines, key=lambda line: line.kind == "own")  # the last stands on top
     names = _spread([up.at(line.points[-1][1]) for line in ordered], HEAD + 8, bottom)
@@ -217,6 +217,14 @@ def _lines(plot: Lines) -> str:
     return _page(plot.title, bottom + FOOT + 14, parts, peers)
 
 
+def _up(values: list[float], log: bool, bottom: float) -> Scale:
+    if log:
+        least = 10.0 ** math.floor(math.log10(min(values)))
+        return Scale(least, max(10.0 ** math.ceil(math.log10(max(values))), least * 10), bottom, HEAD + 8, log)
+    step = _step(max(values))
+    return Scale(0.0, math.ceil(max(values) / step - 1e-9) * step, bottom, HEAD + 8, log)
+
+
 def _line(line: Line, number: int, places: list[tuple[float, float]], name: tuple[float, float]) -> list[str]:
     style = f"p{number % len(LINES)}" if line.kind == "peer" else line.kind
     dash = DASHES[number // len(LINES) % len(DASHES)] if line.kind == "peer" else ""
@@ -226,7 +234,7 @@ def _line(line: Line, number: int, places: list[tuple[float, float]], name: tupl
     parts = [f'<polyline class="line {style}" points="{path}"{dashed}/>']
     parts += [
         f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="{3.5 if line.kind == "own" else 2.5}"/>'
-        for x, y in places
+        for x, y in (places if len(places) <= FEW else places[-1:])
     ]
     lead = f"{x + 4:.1f},{y:.1f} {right + 8:.1f},{at:.1f} {right + 16:.1f},{at:.1f}"
     parts.append(f'<polyline class="lead {style}" points="{lead}"/>')

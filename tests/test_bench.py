@@ -31,6 +31,9 @@ LINES = Lines(
     tuple(Line(f"peer {n}", ((100, 0.01), (1_000, 0.1)), "own" if n == 3 else "peer") for n in range(11)),
     "s",
 )
+SUMS = Lines(
+    "Summed", "turn", "prefill", (Line("lamina", tuple((n, n * 0.5) for n in range(1, 101)), "own"),), "s", False
+)
 
 
 def section(value: float = 2.0, **more: Any) -> Section:
@@ -230,14 +233,14 @@ def test_report_and_plots_in_docs_are_what_the_store_renders_to(tmp_path: Path) 
     assert sorted((DOCS / "plots").glob("*.svg")) == [DOCS / path for path in made if path.suffix == ".svg"]
 
 
-@pytest.mark.parametrize("drawn", [PLOT, LINES], ids=["bars", "lines"])
+@pytest.mark.parametrize("drawn", [PLOT, LINES, SUMS], ids=["bars", "lines", "sums"])
 def test_a_plot_is_kept_in_the_store_and_gives_the_same_bytes(drawn: Bars | Lines) -> None:
     again = plot.restored(json.loads(json.dumps(plot.kept(drawn))))
     assert again == drawn
     assert plot.svg(again) == plot.svg(drawn)
 
 
-@pytest.mark.parametrize("drawn", [PLOT, LINES], ids=["bars", "lines"])
+@pytest.mark.parametrize("drawn", [PLOT, LINES, SUMS], ids=["bars", "lines", "sums"])
 def test_a_plot_has_its_text_as_text_for_both_schemes(drawn: Bars | Lines) -> None:
     made = plot.svg(drawn)
     texts = [element.text for element in ElementTree.fromstring(made).iter("{http://www.w3.org/2000/svg}text")]
