@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.measure import ROOT, MissingError, Section
 
 PATIENCE, LEAST = 4, 900.0
-"""A row is ended after so many times its share, and not before a quarter of an hour: a hanging peer must not hang the rest."""
+"""A row is ended after so many times its share, and not before a quarter of an hour: it must not hang the rest."""
 FAREWELL = 15.0
 
 
