@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.measure import ROOT, MissingError, Section
 
-PATIENCE, LEAST = 4, 900.0
-"""A row is ended after so many times its share, and not before a quarter of an hour: it must not hang the rest."""
+PATIENCE, LEAST = 4, 1_800.0
+"""A row is ended after so many times its share, and not before half an hour: it must not hang the rest."""
 FAREWELL = 15.0
 
 

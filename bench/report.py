@@ -85,10 +85,16 @@ def reached(share: float | None) -> str:
 
 def problems(rows: Mapping[str, Row], names: Sequence[str]) -> list[str]:
     """One line each: what failed, what was not there, what got worse."""
-    found = [f"FAILED {name}: {rows[name]['failed']}" for name in names if rows.get(name, {}).get("failed")]
-    found += [f"MISSING {name}: {rows[name]['absent']}" for name in names if rows.get(name, {}).get("absent")]
+    found = sorted(filter(None, (unmeasured(name, rows.get(name, {})) for name in names)))
     found += [f"MISSING {name}: {what}" for name in names for what in rows.get(name, {}).get("missing", ())]
     return found + [f"WORSE {name}: {what}" for name in names for what in rows.get(name, {}).get("worse", ())]
+
+
+def unmeasured(name: str, row: Row) -> str:
+    """Why a row has no new measurement; empty where it has one."""
+    if row.get("failed"):
+        return f"FAILED {name}: {row['failed']}"
+    return f"MISSING {name}: {row['absent']}" if row.get("absent") else ""
 
 
 def report(store: Mapping[str, Any], names: Sequence[str]) -> str:
