@@ -62,6 +62,8 @@ def main(module: str, path: str) -> int:
         found: Section | MissingError | str = importlib.import_module(module).run()
     except MissingError as missing:
         found = missing
+    except KeyboardInterrupt:
+        return 130
     except Exception as error:  # whatever a row or a peer raises is that row's result
         traceback.print_exc()
         found = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0][:300]
