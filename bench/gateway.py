@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.measure import ROOT, Section, duration, say, table
+from bench.measure import ROOT, Figure, Section, Verdict, duration, high, low, ratio, say, table, timed, versions
+from bench.plot import Bar, Bars, Group, Kind
 
 CONCURRENT = (1, 16, 64)
 SECONDS = 4.0
@@ -35,12 +36,12 @@ MORE, PEER, NEAR = 6e-3, 20.0, 3.0
 """To reach: seconds added at p50 by one client alone; LiteLLM's requests a second times this, at 16 and 64; the
 pass-through's divided by this."""
 PROXY = ROOT / ".venv-proxy" / "bin" / "litellm"
-Figures = dict[tuple[str, bool, int], tuple[float, float, int]]
+Found = dict[tuple[str, bool, int], tuple[float, float, int]]
 """By system, streamed or not, and clients at once: requests a second, p50, failures."""
 
 
 def run() -> Section:
-    found: Figures = {}
+    found: Found = {}
     with tempfile.TemporaryDirectory() as folder, _upstream() as upstream:
         for system, start in SYSTEMS.items():
             with start(Path(folder), upstream) as (port, key):
@@ -48,27 +49,68 @@ def run() -> Section:
                     for clients in CONCURRENT:
                         say(f"gateway: {system}, {'streaming' if streamed else 'plain'}, {clients} at once")
                         found[system, streamed, clients] = _load(port, key, streamed, clients)
-    return Section("The gateway", _text(found), _figures(found))
+    proxy = versions("litellm", folders=ROOT.glob(".venv-proxy/lib/python3*/site-packages"))
+    packages = versions("starlette", "uvicorn", "aiohttp") | proxy
+    missing = () if "LiteLLM" in SYSTEMS else ("LiteLLM's proxy (no .venv-proxy)",)
+    return Section("The gateway", _text(found), _figures(found), verdicts(found), plot(found), packages, missing)
 
 
-def _figures(found: Figures) -> dict[str, float]:
-    figures: dict[str, float] = {}
+def _kind(streamed: bool) -> str:
+    return "streaming" if streamed else "plain"
+
+
+def _figures(found: Found) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
     for streamed in (False, True):
-        kind = "streaming" if streamed else "plain"
+        kind = _kind(streamed)
         for clients in CONCURRENT:
             ours, bare = found["lamina", streamed, clients], found["pass-through", streamed, clients]
-            figures[f"pass-through/lamina requests a second, {kind}, {clients}"] = bare[0] / max(ours[0], 0.1)
-            peer = found.get(("LiteLLM", streamed, clients))
-            if peer:
-                figures[f"fastest peer: lamina/LiteLLM requests a second, {kind}, {clients}"] = ours[0] / max(
-                    peer[0], 0.1
-                )
+            name = f"requests a second, {kind}, {clients}"
+            figures[f"pass-through/lamina {name}"] = low(bare[0] / max(ours[0], 0.1), 1.5)
+            if peer := found.get(("LiteLLM", streamed, clients)):
+                figures[f"lamina/LiteLLM {name}"] = high(ours[0] / max(peer[0], 0.1), 1.5)
         added = found["lamina", streamed, 1][1] - found["pass-through", streamed, 1][1]
-        figures[f"added p50/6 ms, {kind}, 1"] = max(1e-6, added) / MORE
+        figures[f"added p50/6 ms, {kind}, 1"] = timed(max(1e-6, added) / MORE)
     return figures
 
 
-def _text(found: Figures) -> str:
+def verdicts(found: Found) -> tuple[Verdict, ...]:
+    """For plain requests and streamed ones: the worse of 16 and 64 clients, and what one client waits longer."""
+    given: list[Verdict] = []
+    for streamed in (False, True):
+        kind = _kind(streamed)
+        for peer, goal, wanted in (("LiteLLM", PEER, f"{PEER:g}×"), ("pass-through", 1 / NEAR, f"1/{NEAR:g} of it")):
+            rates = [
+                (found["lamina", streamed, many][0] / max(found[peer, streamed, many][0], 0.1), many)
+                for many in CONCURRENT[1:]
+                if (peer, streamed, many) in found
+            ]
+            if rates:
+                times, many = min(rates)
+                ours, theirs = (found[system, streamed, many][0] for system in ("lamina", peer))
+                measured = f"{kind} requests a second, {many} clients, beside {peer}"
+                given.append(Verdict(measured, f"{ours:,.0f}", f"{theirs:,.0f}, {peer}", ratio(times), wanted,
+                                     times / goal))  # fmt: skip
+        (_, ours, _), (_, bare, _) = (found[system, streamed, 1] for system in ("lamina", "pass-through"))
+        added = max(1e-6, ours - bare)
+        given.append(Verdict(f"one client's {kind} request beyond the pass-through, p50", duration(added),
+                             f"{duration(bare)}, pass-through", "", duration(MORE), MORE / added))  # fmt: skip
+    return tuple(given)
+
+
+def plot(found: Found) -> Bars:
+    kinds: dict[str, Kind] = {"pass-through": "yardstick", "LiteLLM": "peer"}
+    groups: list[Group] = []
+    for streamed in (False, True):
+        for clients in CONCURRENT:
+            rates = {s: found[s, streamed, clients][0] for s in SYSTEMS if (s, streamed, clients) in found}
+            bars = (Bar(system, rate, f"{rate:,.0f}", kinds.get(system, "own")) for system, rate in rates.items())
+            many = "1 client" if clients == 1 else f"{clients} clients"
+            groups.append(Group(f"{_kind(streamed)}, {many}", tuple(bars)))
+    return Bars("Requests a second through a gateway", "requests a second", tuple(groups), log=True)
+
+
+def _text(found: Found) -> str:
     rows: list[list[str]] = []
     for streamed in (False, True):
         for clients in CONCURRENT:

@@ -1,7 +1,7 @@
 """How often a trimmed history is one that a provider would refuse: the fuzzer's table, a small form of `make fuzz`."""
 
 from bench import fuzz, peers
-from bench.measure import Section, say
+from bench.measure import Section, Verdict, low, say, versions
 
 SEED, OWN, PEER = 20261115, 20_000, 1_000
 
@@ -24,4 +24,10 @@ def run() -> Section:
         "be refused or come out valid. The peers get plain histories and budgets that hold at least the system prompt "
         f"and the question. `make fuzz` runs a million.\n\n{fuzz.table(rows)}"
     )
-    return Section("Requests that a provider would refuse", text, {"lamina invalid": float(rows[0].invalid)})
+    ours = rows[0].invalid
+    best = min(rows[3:], key=lambda row: row.invalid)
+    verdict = Verdict("histories with tool calls that come out as a request no provider takes", f"{ours} of {OWN:,}",
+                      f"{best.invalid} of {PEER:,}, {best.name}", "", "0", float(not ours))  # fmt: skip
+    figures = {"lamina invalid": low(float(ours), 1.0)}
+    packages = versions("splintr-rs", *peers.PACKAGES)
+    return Section("Requests that a provider would refuse", text, figures, (verdict,), None, packages)

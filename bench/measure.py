@@ -7,14 +7,21 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from gzip import open as gzip_open
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from bench.plot import Bars, Lines
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("LAMINA_BENCH_DATA") or ROOT.parent / "shared" / "data")
+TOO_LONG = 5.0
+"""Seconds of one call after which a peer is given up: a larger history is not put to it."""
+FLAT = 1.3
+"""What is to be flat may differ by this factor: less cannot be told from noise."""
 WORDS = [
     "the",
     "a",
@@ -37,18 +44,74 @@ WORDS = [
 ]
 
 
+class MissingError(Exception):
+    """What a row needs is not on this machine: the row says so, and its stored figures stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a later run compares with: a ratio or a share, and the factor by which it may get worse unnoticed."""
+
+    value: float
+    better: Literal["high", "low"]
+    noise: float = 1.3
+    pace: float | None = None
+    """Only of a time over its goal: seconds that plain Python took for a fixed work just then, so that a later run on a
+    slower or busier machine is not taken for a worse one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One line of the table at the head of the report."""
+
+    measured: str
+    lamina: str
+    peer: str = ""
+    ratio: str = ""
+    goal: str = ""
+    share: float | None = None
+    """Of the goal: 1 and more has reached it. None where no goal is set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One row of the report: its text, the figures a later run compares with, and the figures to reach."""
+    """One row of the report."""
 
     title: str
     text: str
-    figures: dict[str, float] = field(default_factory=dict[str, float])
-    """Ratios and shares only: what another machine can compare."""
+    figures: dict[str, Figure]
+    verdicts: tuple[Verdict, ...] = ()
+    plot: Bars | Lines | None = None
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    missing: tuple[str, ...] = ()
+    """Peers and data that were not there."""
+
+
+def high(value: float, noise: float = 1.3) -> Figure:
+    return Figure(value, "high", noise)
+
+
+def low(value: float, noise: float = 1.3) -> Figure:
+    return Figure(value, "low", noise)
+
+
+def timed(value: float, noise: float = 2.0) -> Figure:
+    """A time over its goal. Call it right after measuring: the machine's pace of that moment goes with it."""
+    return Figure(value, "low", noise, _pace())
+
+
+def _pace() -> float:
+    taken: list[float] = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        sum(n * n % 7 for n in range(200_000))
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[4]
 
 
 def cpu_seconds(work: Callable[[], object], *, prepare: Callable[[], None] = lambda: None, least: float = 0.2) -> float:
-    """The best CPU time of one call: at least three runs, until they sum up to `least` seconds or ten minutes pass."""
+    """The best CPU time of one call: at least three runs, until they sum up to `least` seconds. One is enough where it
+    takes seconds: noise is smaller than that."""
     best, total, runs = float("inf"), 0.0, 0
     gc.collect()
     gc.disable()
@@ -59,7 +122,7 @@ def cpu_seconds(work: Callable[[], object], *, prepare: Callable[[], None] = lam
             work()
             took = time.process_time() - begin
             best, total, runs = min(best, took), total + took, runs + 1
-            if total > 20:
+            if total > 2:
                 break
     finally:
         gc.enable()
@@ -76,10 +139,9 @@ def chat(size: int, seed: int = 1) -> list[dict[str, Any]]:
 
 
 def transcript(lang: str, turns: int) -> list[tuple[str, str]] | None:
-    """Real (question, answer) pairs; None, and a clear word, where the data is not there."""
+    """Real (question, answer) pairs; None where the data is not there."""
     path = DATA / f"transcripts_{lang}.jsonl.gz"
     if not path.exists():
-        say(f"no {path.name} in LAMINA_BENCH_DATA ({DATA.name}): its rows are left out")
         return None
     pairs: list[tuple[str, str]] = []
     asked = ""
@@ -116,6 +178,20 @@ def ratio(value: float) -> str:
 
 def machine() -> str:
     return f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def versions(*packages: str, folders: Iterable[Path] = ()) -> dict[str, str]:
+    """What is installed here, or in the environment whose `site-packages` are given; what is not is left out."""
+    if where := [os.fspath(folder) for folder in folders]:
+        there = {found.metadata["Name"].lower(): found.version for found in distributions(path=where)}
+        return {package: there[package] for package in packages if package in there}
+    found: dict[str, str] = {}
+    for package in ("lamina", *packages):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

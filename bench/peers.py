@@ -320,6 +320,9 @@ _FACTORIES: dict[str, Callable[[str], Peer]] = {
 }
 
 
+PACKAGES = ("langchain-core", "litellm", "llama-index-core", "agent-framework-core", "haystack-ai", "prompt-poet")
+
+
 def load(names: Iterable[str] | None = None) -> list[Peer]:
     """The named peers, or all of them, in the order asked for; a library that is not installed is an ImportError."""
     wanted = list(_FACTORIES if names is None else names)

