@@ -4,9 +4,11 @@ A test may be a coroutine. One that asks for `store` runs once over each kind of
 """
 
 import asyncio
+import functools
 import inspect
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lamina.store.store import open_store
+from tests.faults.load import SOAK, Clock, Load
 from tests.postgres import Server, running
 
 settings.register_profile(
     "lamina",
     deadline=None,
+    max_examples=100 * SOAK,
     suppress_health_check=[HealthCheck.too_slow],  # the first text drawn on a machine builds Hypothesis' Unicode tables
 )
 settings.load_profile("lamina")
@@ -26,6 +30,53 @@ settings.load_profile("lamina")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+CLOCK = pytest.StashKey[Clock]()
+DRAWN = Counter[str]()
+"""How many examples Hypothesis drew for each test; counted for `make soak` only."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "planted(bug): a bug of the test's own, named here, that its check must find")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The report of a run names the planted bugs; the tests that can be long share its time."""
+    for item in items:
+        item.user_properties += [("planted", mark.args[0]) for mark in item.iter_markers("planted")]
+        if "SOAK" in os.environ and isinstance(item, pytest.Function):
+            count_examples(item)
+    config.stash[CLOCK] = Clock(tests=sum("load" in getattr(item, "fixturenames", ()) for item in items))
+
+
+def count_examples(item: pytest.Function) -> None:
+    drawing = getattr(item.obj, "hypothesis", None)
+    if drawing is None or hasattr(drawing.inner_test, "__wrapped__"):
+        return
+    inner: Callable[..., Any] = drawing.inner_test
+
+    @functools.wraps(inner)
+    def counted(*given: Any, **named: Any) -> Any:
+        DRAWN[item.originalname] += 1
+        return inner(*given, **named)
+
+    drawing.inner_test = counted
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    drawn = DRAWN.pop(getattr(item, "originalname", ""), 0)
+    if drawn:
+        item.user_properties += [("trials", drawn), ("wanted", drawn), ("unit", "examples")]
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Load]:
+    """How often to try, and whom to tell."""
+    load = Load(request.node.name, request.config.stash[CLOCK].part())
+    yield load
+    for name, value in load.properties():
+        record_property(name, value)
 
 
 @pytest.fixture(scope="session")
