@@ -71,12 +71,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def load(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Iterator[Load]:
+def load(request: pytest.FixtureRequest) -> Iterator[Load]:
     """How often to try, and whom to tell."""
     load = Load(request.node.name, request.config.stash[CLOCK].part())
     yield load
-    for name, value in load.properties():
-        record_property(name, value)
+    request.node.user_properties += load.properties()
 
 
 @pytest.fixture(scope="session")

@@ -281,6 +281,7 @@ def test_T3_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bo
     assert all(row.startswith(("    │", "    └ ")) for row in rows), rows
 
 
+@pytest.mark.planted("a gutter that leaves wrapped rows alone")
 def test_T3_a_gutter_that_leaves_wrapped_rows_alone_is_caught() -> None:
     page = Page(width=40)
     page.screen.print(Padding(RichText(f"│ {SLY[0]}"), (0, 0, 0, 4)))

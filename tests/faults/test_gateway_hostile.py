@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -58,7 +59,9 @@ async def schemathesis(
         if running.returncode is None:
             running.kill()
             await running.wait()
-    return running.returncode or 0, said.decode(errors="replace")
+    text = said.decode(errors="replace")
+    load.tried(sum(map(int, re.findall(r"(\d+) generated", text))), "requests")
+    return running.returncode or 0, text
 
 
 def short(said: str) -> str:

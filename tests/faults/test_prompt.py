@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -316,7 +316,7 @@ NAMING = ("api_base", "base_url", "api_key", "provider", "azure_url", "organizat
 
 
 @asynccontextmanager
-async def between_two(tmp_path: Path, routes: Sequence[Route] = ROUTES) -> AsyncIterator[Callable[..., Any]]:
+async def between_two(tmp_path: Path, routes: Sequence[Route] = ROUTES) -> AsyncGenerator[Callable[..., Any]]:
     """A gateway with its own upstream, and another one that callers name; how often each was asked."""
     async with upstream() as own, upstream() as evil:
         provider = OpenAIProvider("m", base_url=f"http://127.0.0.1:{own.port}/v1")
