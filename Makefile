@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Hundreds of processes are started from .venv: let them keep what Python makes of the sources.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -175,10 +175,12 @@ def trials(cases: Iterable[Case]) -> str:
             done[unit] += case.trials
             wanted[unit] += case.wanted
     parts = [
-        f"{done[unit]:,} {'' if done[unit] == wanted[unit] else f'of {wanted[unit]:,} '}{unit}"
+        f"{done[unit]:,} {unit if wanted[unit] > 1 else re.sub('s$|s(?= )', '', unit, count=1)}"
+        if done[unit] == wanted[unit]
+        else f"{done[unit]:,} of {wanted[unit]:,} {unit}"
         for unit in sorted(wanted, key=lambda unit: unit == "cases")
     ]
-    return ", ".join(parts).replace(" 1 cases", " 1 case") or "none"
+    return ", ".join(parts) or "none"
 
 
 def result(names: Sequence[str], cases: Sequence[Case]) -> str:

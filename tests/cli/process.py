@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cli.forks import afresh, ran
 from tests.cli.terminal import Terminal
 
 
@@ -40,8 +41,11 @@ class Lamina:
         )
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+        environ = self.environ(**more)
+        if not afresh(more):
+            return ran(arguments, self.folder, environ, given)
         return subprocess.run(
-            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=self.folder, env=self.environ(**more),
+            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=self.folder, env=environ,
             check=False, capture_output=True, input=given, stdin=subprocess.DEVNULL if given is None else None,
         )  # fmt: skip
 

@@ -6,16 +6,16 @@ import pty
 import select
 import signal
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSCTTY, TIOCSWINSZ
+from termios import TIOCSWINSZ
 from types import TracebackType
 
 import pyte
+
+from tests.cli.forks import Forked
 
 ENTER, NEWLINE, ALT_ENTER, CTRL_C, CTRL_D, TAB = "\r", "\n", "\x1b\r", "\x03", "\x04", "\t"
 PATIENCE = 60.0
@@ -43,14 +43,8 @@ class Terminal:
         environ = {"TERM": "xterm-256color", **environ, "LANG": "C.UTF-8"}
         environ = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
 
-        def own() -> None:  # a terminal of its own, so that Ctrl-C reaches the process as people's would
-            os.setsid()
-            ioctl(0, TIOCSCTTY, 0)
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lamina", *arguments], stdin=child, stdout=child, stderr=child, cwd=folder,
-            env=environ, preexec_fn=own,
-        )  # fmt: skip
+        # a terminal of its own, so that Ctrl-C reaches the process as people's would
+        self.process = Forked(arguments, (child, child, child), folder, environ, terminal=True)
         os.close(child)
 
     def __enter__(self) -> "Terminal":
