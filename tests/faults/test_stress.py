@@ -216,7 +216,7 @@ async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) ->
             found = await shown_problems(app, started[0], shown) + await next_request(app, "ann", session.session_id)
             wrong += [f"{when} transaction {at}: {each}" for each in found]
             if started[0].turn.state == "complete" or wrong:
-                assert at > 8 or wrong
+                assert at > 6 or wrong  # nine, and fewer where a slow machine stores two pieces at once
                 return wrong
     raise AssertionError("no turn was complete")
 
