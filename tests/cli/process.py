@@ -34,10 +34,16 @@ class Lamina:
             own |= {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(self.folder / "script.json")}
         return {**clean, **own, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "140", **more}
 
-    def terminal(self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None) -> Terminal:
+    def terminal(
+        self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> Terminal:
         """The same on a terminal that can be typed into and looked at."""
         return Terminal(
-            list(arguments), {**self.environ(), "TERM": "xterm-256color", **(environ or {})}, self.folder, width=width
+            list(arguments),
+            {**self.environ(), "TERM": "xterm-256color", **(environ or {})},
+            self.folder,
+            width=width,
+            fresh=fresh,
         )
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:

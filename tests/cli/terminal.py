@@ -6,11 +6,13 @@ import pty
 import select
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
+from termios import TIOCSCTTY, TIOCSWINSZ
 from types import TracebackType
 
 import pyte
@@ -31,7 +33,14 @@ class Terminal:
     """`with Terminal(["chat"], …) as terminal:` types, waits until something can be seen, and reads the screen."""
 
     def __init__(
-        self, arguments: list[str], environ: Mapping[str, str], folder: Path, *, width: int = 100, height: int = 40
+        self,
+        arguments: list[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        *,
+        width: int = 100,
+        height: int = 40,
+        fresh: bool = False,
     ) -> None:
         self.raw = b""
         self._screen = pyte.HistoryScreen(width, height, history=5_000)
@@ -43,8 +52,18 @@ class Terminal:
         environ = {"TERM": "xterm-256color", **environ, "LANG": "C.UTF-8"}
         environ = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
 
-        # a terminal of its own, so that Ctrl-C reaches the process as people's would
-        self.process = Forked(arguments, (child, child, child), folder, environ, terminal=True)
+        def own() -> None:  # a terminal of its own, so that Ctrl-C reaches the process as people's would
+            os.setsid()
+            ioctl(0, TIOCSCTTY, 0)
+
+        self.process: Forked | subprocess.Popen[bytes]
+        if fresh:  # where a fork differs: threads of the libraries behind the embedded models
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lamina", *arguments], stdin=child, stdout=child, stderr=child, cwd=folder,
+                env=environ, preexec_fn=own,
+            )  # fmt: skip
+        else:
+            self.process = Forked(arguments, (child, child, child), folder, environ, terminal=True)
         os.close(child)
 
     def __enter__(self) -> "Terminal":
