@@ -95,9 +95,14 @@ class Forked:
 
 
 def ran(
-    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], given: str | None
+    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], fresh: bool, *, given: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A process to its end, and what it said."""
+    if fresh:
+        return subprocess.run(
+            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=folder, env=environ, check=False,
+            capture_output=True, input=given, stdin=subprocess.DEVNULL if given is None else None,
+        )  # fmt: skip
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as complained, tempfile.TemporaryFile() as asked:
         asked.write((given or "").encode())
         asked.seek(0)

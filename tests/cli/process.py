@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +46,7 @@ class Lamina:
         )
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-        environ = self.environ(**more)
-        if not afresh(more):
-            return ran(arguments, self.folder, environ, given)
-        return subprocess.run(
-            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=self.folder, env=environ,
-            check=False, capture_output=True, input=given, stdin=subprocess.DEVNULL if given is None else None,
-        )  # fmt: skip
+        return ran(arguments, self.folder, self.environ(**more), afresh(more), given=given)
 
     def __call__(self, *arguments: str, given: str | None = None, **more: str) -> str:
         """What it prints, when all goes well."""
