@@ -59,11 +59,11 @@ class Upstream:
             data = f"data: {json.dumps({'choices': [choice]})}\n\n" + ("" if word else "data: [DONE]\n\n")
             raw = data.encode()
             writer.write(b"%x\r\n%b\r\n" % (len(raw), raw))
-            await writer.drain()
             await asyncio.sleep(PACE)
-            if reader.at_eof():
+            if reader.at_eof() or reader.exception():  # closed in order, or with a reset
                 self.left += 1
                 raise ConnectionError("the reader left")
+            await writer.drain()
         writer.write(b"0\r\n\r\n")
         self.whole += 1
 
