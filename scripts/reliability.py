@@ -115,10 +115,14 @@ def _has_planted(node: Function) -> bool:
     return any("pytest.mark.planted" in ast.unparse(each) for each in node.decorator_list)
 
 
-def cases_of(fault: str, tests: Mapping[str, Sequence[str]], cases: Iterable[Case]) -> list[Case]:
-    mine = set(tests[fault])
-    again = {name for each in OVER_POSTGRES for name in tests.get(each, ())} if fault == "R20" else set[str]()
-    return [case for case in cases if case.test in mine or (case.test in again and "postgres" in case.case)]
+def cases_of(fault: str, tests: Mapping[str, Sequence[str]], cases: Sequence[Case]) -> list[Case]:
+    """The cases of a fault's tests; R20 is about PostgreSQL alone."""
+    mine = [case for case in cases if case.test in tests[fault]]
+    if fault != "R20":
+        return mine
+    again = {name for each in OVER_POSTGRES for name in tests.get(each, ())} - set(tests[fault])
+    over = [case for case in cases if case.test in again and "postgres" in case.case]
+    return [case for case in mine if "sqlite" not in case.case] + over
 
 
 def page(tests: Mapping[str, Sequence[str]], cases: Sequence[Case], facts: Facts) -> str:

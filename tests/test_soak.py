@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 from scripts.cases import Case, functions_in
-from scripts.reliability import FAULTS, Facts, carried_by, carriers_in, page, planted_in, replay, results_on, trials
+from scripts.reliability import (
+    FAULTS,
+    Facts,
+    carried_by,
+    carriers_in,
+    cases_of,
+    page,
+    planted_in,
+    replay,
+    results_on,
+    trials,
+)
 from scripts.soak import PAGE, ROOT, Family, Kept, families_of, fingerprint, main
 
 FACTS = Facts("2026-11-15 12:00 UTC", "2 cores", "abc", "quick form", "make soak QUICK=1", 61.0, 1)
@@ -108,6 +119,8 @@ def test_cases_over_postgres_count_for_their_own_fault_and_for_R20() -> None:
     again = replace(KILLS, case="postgres", trials=20, wanted=20)
     assert row("R20", KILLS, again)[2] == "20 kills"
     assert row("R1", KILLS, again)[2] == "660 of 1,020 kills"
+    both = {"R20": [KILLS.test]}
+    assert cases_of("R20", both, [KILLS, again]) == [again], "what ran over SQLite does not count for it"
 
 
 def test_a_failure_is_shown_with_its_seed_and_how_to_play_it_again() -> None:
