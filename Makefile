@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Hundreds of processes are started from .venv: let them keep what Python makes of the sources.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,11 +29,12 @@ fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and thr
 	@if [ -n "$(PEERS)" ]; then $(MAKE) -s .venv-bench/bench.stamp && .venv-bench/bin/python -m bench.fuzz --peers $(if $(N),--histories $(N)); \
 	else $(BIN)/python -m bench.fuzz $(if $(N),--histories $(N)); fi
 
-soak: .venv/dev.stamp  ## the fault tests at length: ten times their quick form, N=… times; QUICK=1 is the quick form
-	SOAK=$(if $(QUICK),1,$(or $(N),10)) $(BIN)/python -m pytest -n 2 --timeout 5400 tests/faults
+soak: .venv/dev.stamp  ## the fault tests at length, at most 90 minutes, goes on where it was; QUICK=1, N=10, ONLY=R1,R9, FRESH=1
+	@$(BIN)/python -m scripts.soak $(if $(QUICK),--times 1,$(if $(N),--times $(N))) $(if $(ONLY),--only $(ONLY)) \
+	$(if $(FRESH),--fresh)
 
 requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/requirements.md
-	@$(BIN)/python scripts/requirements.py
+	@$(BIN)/python -m scripts.requirements
 
 fix: .venv/dev.stamp  ## let ruff format and mend what it can
 	$(BIN)/ruff format .

@@ -5,15 +5,15 @@ have numbers of another list, some of them spelled alike: they live in `tests/fa
 `_faults.py`, or are called `test_fault_P4_…`, and are not counted here.
 """
 
-import ast
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree
+
+from scripts.cases import cases_in, counted, functions_in, verdict
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
@@ -100,32 +100,15 @@ def carried_by(name: str) -> list[str]:
 def carriers_in(folder: Path) -> dict[str, list[str]]:
     """Each requirement, and the tests below the folder that carry it, as `tests/spec/test_seed_000.py::test_P1_…`."""
     found: dict[str, list[str]] = {number: [] for number in REQUIREMENTS}
-    for path in sorted(folder.rglob("test_*.py")):
-        where = path.relative_to(folder.parent)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body if is_counted(where) else ():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for number in carried_by(node.name):
-                    found[number].append(f"{where.as_posix()}::{node.name}")
+    for where, node in functions_in(folder):
+        for number in carried_by(node.name) if is_counted(where) else ():
+            found[number].append(f"{where.as_posix()}::{node.name}")
     return found
 
 
 def results_in(junit: Path) -> dict[str, Counter[str]]:
     """What became of each test in a run: how many of its cases passed, failed and were skipped."""
-    results: dict[str, Counter[str]] = {}
-    for case in ElementTree.parse(junit).iter("testcase"):
-        outcome = {child.tag for child in case} & {"failure", "error", "skipped"}
-        state = "failed" if outcome & {"failure", "error"} else "skipped" if outcome else "passed"
-        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
-        results.setdefault(name, Counter())[state] += 1
-    return results
-
-
-def verdict(counts: Iterable[Counter[str]]) -> str:
-    """One word for several tests: a single failure fails them all, and what never ran did not pass."""
-    counts = list(counts)
-    if any(count["failed"] for count in counts):
-        return "**failed**"
-    return "passed" if counts and all(count["passed"] for count in counts) else "**not run**"
+    return counted(cases_in(junit))
 
 
 def page(tests: Mapping[str, list[str]], results: Mapping[str, Counter[str]]) -> str:

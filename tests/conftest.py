@@ -4,9 +4,11 @@ A test may be a coroutine. One that asks for `store` runs once over each kind of
 """
 
 import asyncio
+import functools
 import inspect
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lamina.store.store import open_store
+from tests.faults.load import SOAK, Clock, Load
 from tests.postgres import Server, running
 
 settings.register_profile(
     "lamina",
     deadline=None,
+    max_examples=100 * SOAK,
     suppress_health_check=[HealthCheck.too_slow],  # the first text drawn on a machine builds Hypothesis' Unicode tables
 )
 settings.load_profile("lamina")
@@ -26,6 +30,63 @@ settings.load_profile("lamina")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+CLOCK = pytest.StashKey[Clock]()
+DRAWN = Counter[str]()
+"""How many examples Hypothesis drew for each test; counted for `make soak` only."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "planted(bug): a bug of the test's own, named here, that its check must find")
+
+
+LONGEST = (
+    "cli/test_chat_local.py", "faults/test_engine.py", "faults/test_gateway_hostile.py", "telegram/test_restart.py",
+    "faults/test_page.py", "faults/test_gateway_leaving.py", "faults/test_web.py", "faults/test_histories.py",
+)  # fmt: skip
+"""Files with a test that takes long: they come first, so that none of them is begun when all the rest is done."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The report of a run names the planted bugs; the tests that can be long share its time, and come first."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    here = Path(__file__).parent
+    places = {item.path: item.path.relative_to(here).as_posix() for item in items}
+    items.sort(key=lambda item: ranks.get(places[item.path], len(ranks)))
+    for item in items:
+        item.user_properties += [("planted", mark.args[0]) for mark in item.iter_markers("planted")]
+        if "SOAK" in os.environ and isinstance(item, pytest.Function):
+            count_examples(item)
+    config.stash[CLOCK] = Clock(tests=sum("load" in getattr(item, "fixturenames", ()) for item in items))
+
+
+def count_examples(item: pytest.Function) -> None:
+    drawing = getattr(item.obj, "hypothesis", None)
+    if drawing is None or hasattr(drawing.inner_test, "__wrapped__"):
+        return
+    inner: Callable[..., Any] = drawing.inner_test
+
+    @functools.wraps(inner)
+    def counted(*given: Any, **named: Any) -> Any:
+        DRAWN[item.originalname] += 1
+        return inner(*given, **named)
+
+    drawing.inner_test = counted
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    drawn = DRAWN.pop(getattr(item, "originalname", ""), 0)
+    if drawn:
+        item.user_properties += [("trials", drawn), ("wanted", drawn), ("unit", "examples")]
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest) -> Iterator[Load]:
+    """How often to try, and whom to tell."""
+    load = Load(request.node.name, request.config.stash[CLOCK].part())
+    yield load
+    request.node.user_properties += load.properties()
 
 
 @pytest.fixture(scope="session")

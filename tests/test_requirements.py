@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+from scripts.cases import verdict
 from scripts.requirements import (
     PAGE,
     REQUIREMENTS,
@@ -13,7 +14,6 @@ from scripts.requirements import (
     page,
     results_in,
     results_on,
-    verdict,
 )  # fmt: skip
 
 TESTS = carriers_in(ROOT / "tests")

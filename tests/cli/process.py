@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cli.forks import afresh, ran
 from tests.cli.terminal import Terminal
 
 
@@ -33,17 +33,20 @@ class Lamina:
             own |= {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(self.folder / "script.json")}
         return {**clean, **own, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "140", **more}
 
-    def terminal(self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None) -> Terminal:
+    def terminal(
+        self, *arguments: str, width: int = 100, environ: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> Terminal:
         """The same on a terminal that can be typed into and looked at."""
         return Terminal(
-            list(arguments), {**self.environ(), "TERM": "xterm-256color", **(environ or {})}, self.folder, width=width
+            list(arguments),
+            {**self.environ(), "TERM": "xterm-256color", **(environ or {})},
+            self.folder,
+            width=width,
+            fresh=fresh,
         )
 
     def run(self, *arguments: str, given: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "lamina", *arguments], encoding="utf-8", cwd=self.folder, env=self.environ(**more),
-            check=False, capture_output=True, input=given, stdin=subprocess.DEVNULL if given is None else None,
-        )  # fmt: skip
+        return ran(arguments, self.folder, self.environ(**more), afresh(more), given=given)
 
     def __call__(self, *arguments: str, given: str | None = None, **more: str) -> str:
         """What it prints, when all goes well."""

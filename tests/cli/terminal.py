@@ -17,6 +17,8 @@ from types import TracebackType
 
 import pyte
 
+from tests.cli.forks import Forked
+
 ENTER, NEWLINE, ALT_ENTER, CTRL_C, CTRL_D, TAB = "\r", "\n", "\x1b\r", "\x03", "\x04", "\t"
 PATIENCE = 60.0
 """Seconds after which something that people would see is said never to come."""
@@ -31,7 +33,14 @@ class Terminal:
     """`with Terminal(["chat"], …) as terminal:` types, waits until something can be seen, and reads the screen."""
 
     def __init__(
-        self, arguments: list[str], environ: Mapping[str, str], folder: Path, *, width: int = 100, height: int = 40
+        self,
+        arguments: list[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        *,
+        width: int = 100,
+        height: int = 40,
+        fresh: bool = False,
     ) -> None:
         self.raw = b""
         self._screen = pyte.HistoryScreen(width, height, history=5_000)
@@ -47,10 +56,14 @@ class Terminal:
             os.setsid()
             ioctl(0, TIOCSCTTY, 0)
 
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lamina", *arguments], stdin=child, stdout=child, stderr=child, cwd=folder,
-            env=environ, preexec_fn=own,
-        )  # fmt: skip
+        self.process: Forked | subprocess.Popen[bytes]
+        if fresh:  # where a fork differs: threads of the libraries behind the embedded models
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lamina", *arguments], stdin=child, stdout=child, stderr=child, cwd=folder,
+                env=environ, preexec_fn=own,
+            )  # fmt: skip
+        else:
+            self.process = Forked(arguments, (child, child, child), folder, environ, terminal=True)
         os.close(child)
 
     def __enter__(self) -> "Terminal":

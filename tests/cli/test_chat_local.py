@@ -20,7 +20,7 @@ def leave(terminal: Terminal) -> None:
 
 
 def test_a_real_chat_is_streamed_stored_remembered_and_resumed_after_a_restart(lamina: Lamina) -> None:
-    with lamina.terminal("chat", environ=SHORT) as terminal:
+    with lamina.terminal("chat", environ=SHORT, fresh=True) as terminal:
         assert "SmolLM2" in terminal.ready()
         terminal.say("My name is Mara and I live in Lisbon. What is a good breakfast?", " out · ")
         frames = terminal.raw.count(b"\x1b[?2026h")
@@ -38,7 +38,7 @@ def test_a_real_chat_is_streamed_stored_remembered_and_resumed_after_a_restart(l
     memories = lamina.json("memory")
     assert any("Lisbon" in memory["text"] and memory["session_id"] == session["session_id"] for memory in memories)
 
-    with lamina.terminal("chat", "--resume", session["session_id"][:8], environ=SHORT) as terminal:
+    with lamina.terminal("chat", "--resume", session["session_id"][:8], environ=SHORT, fresh=True) as terminal:
         assert "↻ My name is Mara" in terminal.ready()
         terminal.say("And for dinner?", " out · ")
         leave(terminal)
@@ -48,7 +48,7 @@ def test_a_real_chat_is_streamed_stored_remembered_and_resumed_after_a_restart(l
     assert said[-1].endswith("And for dinner?"), "a resumed session has its rules again in front of the words"
     assert lamina.json("trace", "show", "last")["usage"]["completion"] > 0
 
-    with lamina.terminal("chat", environ=SHORT) as terminal:
+    with lamina.terminal("chat", environ=SHORT, fresh=True) as terminal:
         terminal.say("Where do I live?", " out · ")
         leave(terminal)
     sent = payload(lamina)

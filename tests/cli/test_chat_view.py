@@ -257,7 +257,7 @@ SLY = (
 
 @pytest.mark.parametrize("width", [80, 40, 24])
 @pytest.mark.parametrize("shows", SLY)
-def test_T4_no_row_of_what_will_run_is_without_its_gutter(shows: str, width: int) -> None:
+def test_T3_no_row_of_what_will_run_is_without_its_gutter(shows: str, width: int) -> None:
     page = Page(width=width)
     ask(page, False, Decision("confirm", "OUR REASON", shows))
     rows = page.lines[next(n for n, line in enumerate(page.lines) if "wants" in line) + 1 :]
@@ -270,7 +270,7 @@ def test_T4_no_row_of_what_will_run_is_without_its_gutter(shows: str, width: int
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("text", SLY)
-def test_T4_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bool, width: int) -> None:
+def test_T3_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bool, width: int) -> None:
     page, call = Page(width=width), ToolCallEvent("1", "bash", json.dumps({"command": text}))
     page.screen.print(
         result_lines(texts("en"), call, ToolResult("1", "bash", text, "failed", 0.1), full=full, width=width)
@@ -281,7 +281,8 @@ def test_T4_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bo
     assert all(row.startswith(("    │", "    └ ")) for row in rows), rows
 
 
-def test_T4_a_gutter_that_leaves_wrapped_rows_alone_is_caught() -> None:
+@pytest.mark.planted("a gutter that leaves wrapped rows alone")
+def test_T3_a_gutter_that_leaves_wrapped_rows_alone_is_caught() -> None:
     page = Page(width=40)
     page.screen.print(Padding(RichText(f"│ {SLY[0]}"), (0, 0, 0, 4)))
     assert any(not row.startswith("    │") for row in page.text.split("\n"))

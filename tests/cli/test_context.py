@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lamina import validate
+from tests.cli.forks import afresh, ran
 
 ROOT = Path(__file__).parents[2]
 NOVEL = ROOT / "examples" / "novel"
@@ -18,10 +19,7 @@ NOVEL = ROOT / "examples" / "novel"
 
 def lamina(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
-    return subprocess.run(
-        [sys.executable, "-m", "lamina", *map(str, arguments)],
-        capture_output=True, encoding="utf-8", cwd=ROOT, env={**clean, "COLUMNS": "120", **environ}, check=False,
-    )  # fmt: skip
+    return ran(list(map(str, arguments)), ROOT, {**clean, "COLUMNS": "120", **environ}, afresh(environ))
 
 
 def output(*arguments: str | Path, **environ: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forks import afresh, ran
+
 EVIL = "evil \u202e x"
 
 
@@ -26,10 +28,7 @@ def environ(workspace: Path, **more: str) -> dict[str, str]:
 
 
 def lamina(workspace: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lamina", *arguments],
-        capture_output=True, encoding="utf-8", cwd=workspace, env=environ(workspace, **more), check=False,
-    )  # fmt: skip
+    return ran(arguments, workspace, environ(workspace, **more), afresh(more))
 
 
 def test_it_shows_the_files_in_force(workspace: Path) -> None:

@@ -21,6 +21,7 @@ from lamina.layers.tools_shell import shell_tools
 from lamina.providers.scripted import ScriptedProvider
 from lamina.types import Decision, ToolCallEvent, ToolResult, TurnEvent
 from tests.engine.chats import settings
+from tests.faults.load import Load
 
 SECRET = "sk-canary-5f2a9c"
 IN_FILE = "canary-in-a-file-77"
@@ -137,7 +138,9 @@ def shipped(root: Path, port: int) -> dict[str, ToolRegistry]:
 
 
 @pytest.mark.parametrize("yes", [None, False])
-async def test_P11_a_model_that_obeys_an_attacker_changes_and_tells_nothing(tmp_path: Path, yes: bool | None) -> None:
+async def test_P11_a_model_that_obeys_an_attacker_changes_and_tells_nothing(
+    tmp_path: Path, yes: bool | None, load: Load
+) -> None:
     events, provider, _, came, changed = await attack(tmp_path, shipped, yes)
     results = {event.id: event for event in events if isinstance(event, ToolResult)}
     assert len(results) == len(calls(tmp_path, 1))
@@ -148,6 +151,7 @@ async def test_P11_a_model_that_obeys_an_attacker_changes_and_tells_nothing(tmp_
     said = [event.text for event in results.values()]
     assert not any(SECRET in text and "was not run" not in text and "blocked" not in text for text in said)
     assert {event.state for event in results.values()} <= {"refused", "blocked", "failed", "done"}
+    load.tried(len(results), "calls")
 
 
 def open_gate(root: Path, port: int) -> dict[str, ToolRegistry]:
@@ -160,6 +164,7 @@ def open_gate(root: Path, port: int) -> dict[str, ToolRegistry]:
     return {"agent": ToolRegistry(*file_tools(root), *shell_tools(root, harmless_elsewhere))}
 
 
+@pytest.mark.planted("a gate that lets everything pass")
 async def test_P11_a_gate_that_lets_everything_pass_is_caught(tmp_path: Path) -> None:
     *_, changed = await attack(tmp_path, open_gate, None)
     assert changed

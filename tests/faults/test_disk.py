@@ -23,6 +23,7 @@ from lamina.errors import InputError, StoreBusyError, StoreError
 from lamina.store.database import Steps
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.store import Store, open_store
+from tests.faults.load import Load
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "lamina"
@@ -85,12 +86,14 @@ def can_trace() -> bool:
     return bool(shutil.which("strace")) and not subprocess.run(["strace", "true"], capture_output=True).returncode
 
 
-def test_R3_nothing_is_acknowledged_while_the_log_is_not_synced(tmp_path: Path) -> None:
+@pytest.mark.planted("a log that is not synced at each commit")
+def test_R3_nothing_is_acknowledged_while_the_log_is_not_synced(tmp_path: Path, load: Load) -> None:
     if not can_trace():
         pytest.skip("strace is not there, or may not trace here; the next test checks the setting alone")
     assert traced(tmp_path, "FULL") == (120, 0)
     count, early = traced(tmp_path, "NORMAL")  # the planted bug
     assert (count, early > 100) == (120, True)
+    load.tried(120, "acknowledgements")
 
 
 async def test_R3_the_writer_syncs_at_every_commit(tmp_path: Path) -> None:
@@ -145,7 +148,9 @@ async def lost(store: Store, said: list[str]) -> int:
     return len(texts) - len(kept) if texts[: len(kept)] == kept else -1
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    "early", [False, pytest.param(True, marks=pytest.mark.planted("text that counts as saved before it is written"))]
+)
 async def test_R4_a_full_disk_is_said_before_acknowledging_and_writing_resumes(tmp_path: Path, early: bool) -> None:
     with small_disk(tmp_path / "disk") as disk:
         ballast = disk / "ballast"
@@ -310,7 +315,9 @@ class Blaming(SqliteDatabase):
             raise
 
 
-@pytest.mark.parametrize("planted", [False, True])
+@pytest.mark.parametrize(
+    "planted", [False, pytest.param(True, marks=pytest.mark.planted("a full target taken for damage of the store"))]
+)
 async def test_R5_a_backup_that_fails_is_about_its_target_and_writing_goes_on(tmp_path: Path, planted: bool) -> None:
     db = (Blaming if planted else SqliteDatabase)(os.fspath(tmp_path / "store.db"))
     await db.start(lambda: 1.0)
@@ -409,6 +416,7 @@ def test_R6_nothing_of_ours_touches_the_files_of_the_database() -> None:
     assert elsewhere == ["layers/tools_files.py"], "it names them in order to keep away from them"
 
 
+@pytest.mark.planted("code that opens, copies or deletes a file of the database")
 @pytest.mark.parametrize(
     "code",
     ["open(self.path)", "os.unlink(path + '-wal')", "path.read_bytes()", "shutil.copyfile(a, b)", "os.replace(a, b)"],

@@ -1,7 +1,4 @@
-"""R1, R20: processes that are killed, and backends that are terminated, in the middle of chats with tools and memory.
-
-`SOAK=10` runs the long form: that many times as many kills.
-"""
+"""R1, R20: processes that are killed, and backends that are ended, in the middle of chats with tools and memory."""
 
 import asyncio
 import json
@@ -16,22 +13,15 @@ import pytest
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
 from tests.faults.chats import OWNERS, Ledger, answers, chat_settings, opened, problems, talk, tools
+from tests.faults.load import Load
 from tests.faults.nursery import Nursery
 from tests.postgres import Server
-
-SOAK = int(os.environ.get("SOAK", "1"))
 
 
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
     with Nursery() as nursery:
         yield nursery
-
-
-def a_seed() -> int:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    return seed
 
 
 class Trial:
@@ -58,16 +48,19 @@ class Trial:
         return said["problems"]
 
 
-def test_R1_R20_nothing_acknowledged_is_lost_or_doubled_by_kill_9(where: str, nursery: Nursery, tmp_path: Path) -> None:
-    kills = (100 if "://" not in where else 20) * SOAK
-    seed, trial = a_seed(), Trial(nursery, where, tmp_path)
-    for n in range(kills):
+def test_R1_R20_nothing_acknowledged_is_lost_or_doubled_by_kill_9(
+    where: str, nursery: Nursery, tmp_path: Path, load: Load
+) -> None:
+    seed, trial = load.seed(), Trial(nursery, where, tmp_path)
+    for n in load.rounds(100 if "://" not in where else 20, "kills"):
         trial.kill(seed + n)
         if n % 10 == 9:
             assert trial.problems() == []
-    assert trial.count > 5 * kills
+    assert trial.problems() == []
+    assert trial.count > 5 * load.trials
 
 
+@pytest.mark.planted("text that is shown before it is stored; a job that is done apart from its effect")
 @pytest.mark.parametrize(("planted", "words"), [("early", "showed"), ("split", "was remembered 0 times")])
 def test_R1_a_planted_bug_is_found(nursery: Nursery, tmp_path: Path, planted: str, words: str) -> None:
     """Text that is shown before it is stored; a job that is completed apart from what it leads to."""
@@ -79,21 +72,32 @@ def test_R1_a_planted_bug_is_found(nursery: Nursery, tmp_path: Path, planted: st
     pytest.fail("the planted bug was not found")
 
 
-async def under_fire(server: Server, where: str, seed: int, rounds: int) -> tuple[Ledger, int]:
+@pytest.mark.planted("text that is shown before it is stored, over PostgreSQL")
+def test_R20_a_planted_bug_is_found(nursery: Nursery, tmp_path: Path, postgres: Server) -> None:
+    trial = Trial(nursery, postgres.database(), tmp_path, "early")
+    for n in range(40):
+        trial.kill(n)
+        if n % 4 == 3 and any("showed" in each for each in trial.problems()):
+            return
+    pytest.fail("the planted bug was not found")
+
+
+async def under_fire(server: Server, where: str, seed: int, load: Load) -> tuple[Ledger, int]:
     """Chats in this process, while the server ends all its connections again and again."""
     ledger, ended, rng = Ledger(), 0, random.Random(seed)
     database = where.partition("@/")[2].partition("?")[0]
     statement = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'lamina' AND datname = "
-    provider = ScriptedProvider(answers(rng, f"s{seed}", 2_000))
+    provider = ScriptedProvider(answers(rng, f"s{seed}", 2_000 * load.factor))
     async with opened(where, provider, tools(ledger.take)) as app:
         chats = [
             asyncio.create_task(talk(app, owner, f"{owner}-{n}", random.Random(rng.random()), ledger.take))
             for owner in OWNERS
             for n in range(2)
         ]
-        while ended < 2 * rounds or ledger.count < 10 * rounds:
-            await asyncio.sleep(rng.uniform(0.05, 0.2))
-            ended += int(await asyncio.to_thread(server.sql, f"{statement}'{database}'"))
+        for n in load.rounds(40, "cuts"):
+            while ended <= n or ledger.count < 5 * n:
+                await asyncio.sleep(rng.uniform(0.05, 0.2))
+                ended += int(await asyncio.to_thread(server.sql, f"{statement}'{database}'"))
         await asyncio.sleep(0.2)
         assert not any(chat.done() for chat in chats), chats
         for chat in chats:
@@ -102,9 +106,9 @@ async def under_fire(server: Server, where: str, seed: int, rounds: int) -> tupl
     return ledger, ended
 
 
-async def test_R20_nothing_acknowledged_is_lost_or_doubled_by_terminated_backends(postgres: Server) -> None:
-    seed, where = a_seed(), postgres.database()
-    ledger, ended = await under_fire(postgres, where, seed, 20 * SOAK)
+async def test_R20_nothing_acknowledged_is_lost_or_doubled_by_terminated_backends(postgres: Server, load: Load) -> None:
+    seed, where = load.seed(), postgres.database()
+    ledger, ended = await under_fire(postgres, where, seed, load)
     async with App.open(
         where, settings=chat_settings(), tools=tools(lambda line: None), provider=ScriptedProvider([])
     ) as app:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.faults.failpoints import ENDED, SITES, count_of_calls
+from tests.faults.load import Load
 from tests.faults.nursery import Line, Nursery
 
 NO_COMMIT = {"overview.Overview.sizes"}
@@ -88,11 +89,12 @@ class Sweep:
 
 @pytest.mark.parametrize("life", ["turns", "jobs", "others"])
 def test_R2_nothing_is_lost_or_doubled_by_an_end_before_or_after_any_commit(
-    nursery: Nursery, folder: Path, life: str
+    nursery: Nursery, folder: Path, life: str, load: Load
 ) -> None:
     sweep = Sweep(nursery, folder, life)
-    wrong = [(where, problems) for where, problems in sweep.trials() if problems]
-    assert wrong == []
+    found = list(sweep.trials())
+    assert [(where, problems) for where, problems in found if problems] == []
+    load.tried(len(found), "failpoints")
     assert {(site, when) for site in sweep.passed if site for when in ("before", "after")} == sweep.hit
 
 
@@ -106,6 +108,7 @@ def test_R2_every_place_that_commits_has_a_failpoint(nursery: Nursery, folder: P
     assert SITES.keys() - reached == NO_COMMIT
 
 
+@pytest.mark.planted("a turn that ends in two transactions")
 def test_R2_a_planted_end_in_two_transactions_is_found(nursery: Nursery, folder: Path) -> None:
     sweep = Sweep(nursery, folder, "turns", planted="twice")
     found = sweep.trials("turns.Turns.finish", "jobs.Jobs.add")
@@ -124,15 +127,17 @@ def crashed_calls(nursery: Nursery, folder: Path, planted: str = "") -> list[Lin
 
 
 def test_R12_a_crash_between_a_call_and_its_result_leaves_a_session_that_goes_on(
-    nursery: Nursery, folder: Path
+    nursery: Nursery, folder: Path, load: Load
 ) -> None:
     found = crashed_calls(nursery, folder)
+    load.tried(len(found), "crashes")
     assert [line for line in found if line["problems"] or line["state"] != "complete"] == []
     assert [line for line in found if line["open"] != line["interrupted"]] == []
     assert len([line for line in found if line["open"]]) >= 6
     assert max(len(line["open"]) for line in found) == 2  # calls side by side
 
 
+@pytest.mark.planted("a call without a result after a restart")
 def test_R12_a_planted_call_that_stays_open_is_found(nursery: Nursery, folder: Path) -> None:
     assert any(
         "have no results" in each for line in crashed_calls(nursery, folder, "open") for each in line["problems"]

@@ -5,13 +5,12 @@ that the gate calls safe are run in a scratch folder that must be the same after
 """
 
 import hashlib
-import os
 import random
 import re
 import subprocess
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,9 @@ from hypothesis import strategies as st
 from lamina.layers.commands import decide
 from lamina.layers.shell_words import Part, read_script, visible_command
 from tests.faults.attacks import ATTACKS, BLOCKED, LINES, NOT_BLOCKED
+from tests.faults.load import Load
 from tests.layers.ordinary import ORDINARY
 
-SOAK = int(os.environ.get("SOAK", "1"))
 ROOT = Path("/nonexistent/project")  # the corpus is about the words; what lies on the disk: test_gate_scenes.py
 Gate = Callable[[str], str]
 """A command in, a verdict out."""
@@ -33,12 +32,6 @@ def the_gate(command: str) -> str:
     return decide(command, root=ROOT).verdict
 
 
-def a_seed() -> int:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    return seed
-
-
 def let_through(gate: Gate, commands: list[str]) -> list[str]:
     return [command for command in commands if gate(command) == "safe"]
 
@@ -46,9 +39,10 @@ def let_through(gate: Gate, commands: list[str]) -> list[str]:
 # The corpus
 
 
-def test_T1_no_attack_is_ever_safe() -> None:
+def test_T1_no_attack_is_ever_safe(load: Load) -> None:
     assert len(set(ATTACKS)) >= 300
     assert let_through(the_gate, ATTACKS) == []
+    load.tried(len(set(ATTACKS)), "commands")
 
 
 def test_T1_what_nobody_means_is_blocked_and_what_somebody_may_mean_is_not() -> None:
@@ -56,13 +50,14 @@ def test_T1_what_nobody_means_is_blocked_and_what_somebody_may_mean_is_not() -> 
     assert [command for command in NOT_BLOCKED if the_gate(command) == "block"] == []
 
 
-def test_T1_at_least_95_percent_of_ordinary_read_only_commands_run_without_asking(tmp_path: Path) -> None:
+def test_T1_at_least_95_percent_of_ordinary_read_only_commands_run_without_asking(tmp_path: Path, load: Load) -> None:
     (tmp_path / "src").mkdir()
     asked = [command for command in ORDINARY if decide(command, root=tmp_path).verdict != "safe"]
     share = 1 - len(asked) / len(ORDINARY)
     print(f"{share:.1%} of {len(ORDINARY)} ordinary commands are safe; asked: {asked}")
     assert len(set(ORDINARY)) >= 300
     assert share >= 0.95
+    load.tried(len(set(ORDINARY)), "commands")
 
 
 # Combinations
@@ -139,6 +134,7 @@ def trusts_names(command: str) -> str:
     return "safe" if not script.unclear and all(part.texts[0] in names for part in script.parts) else "confirm"
 
 
+@pytest.mark.planted("a gate that splits at blanks, looks at the first part only, or trusts names")
 @pytest.mark.parametrize("planted", [splits_on_blanks, looks_at_the_first_part, trusts_names])
 def test_T1_the_corpus_finds_a_planted_bug(planted: Gate) -> None:
     through = let_through(planted, ATTACKS)
@@ -194,16 +190,16 @@ def heard_by_bash(text: str, folder: Path) -> tuple[Counter[tuple[str, ...]], bo
 
 
 def differences(
-    read: Callable[[str], tuple[Part, ...] | None], rng: random.Random, trials: int, folder: Path
+    read: Callable[[str], tuple[Part, ...] | None], rng: random.Random, trials: Iterable[int], folder: Path
 ) -> tuple[list[str], int]:
     """Texts of which bash makes other commands than the reader, and how many texts the reader was sure of."""
     wrong: list[str] = []
     sure = 0
-    while sure < trials:
-        text = "a" + "".join(rng.choice(TOKENS) for _ in range(rng.randint(1, 12)))
-        parts = read(text)
-        if parts is None or not all(map(plain_enough, parts)):
-            continue
+    for _ in trials:
+        text, parts = "", None
+        while parts is None or not all(map(plain_enough, parts)):
+            text = "a" + "".join(rng.choice(TOKENS) for _ in range(rng.randint(1, 12)))
+            parts = read(text)
         sure += 1
         expected, (heard, mistake) = expected_of(parts), heard_by_bash(text, folder)
         if heard - expected or (not mistake and heard != expected):
@@ -216,17 +212,18 @@ def sure_parts(text: str) -> tuple[Part, ...] | None:
     return None if script.unclear else script.parts
 
 
-def test_T1_bash_makes_the_same_commands_of_every_text_that_is_read_with_certainty(tmp_path: Path) -> None:
-    wrong, sure = differences(sure_parts, random.Random(a_seed()), 500 * SOAK, tmp_path)
+def test_T1_bash_makes_the_same_commands_of_every_text_that_is_read_with_certainty(tmp_path: Path, load: Load) -> None:
+    wrong, sure = differences(sure_parts, random.Random(load.seed()), load.rounds(500, "commands"), tmp_path)
     print(f"{sure} texts compared with bash")
     assert wrong == []
 
 
+@pytest.mark.planted("a reader that is blind to line ends")
 def test_T1_bash_finds_a_planted_mistake_of_the_reader(tmp_path: Path) -> None:
     def blind_to_line_ends(text: str) -> tuple[Part, ...] | None:
         return sure_parts(text.replace("\n", " "))
 
-    wrong, _ = differences(blind_to_line_ends, random.Random(7), 300, tmp_path)
+    wrong, _ = differences(blind_to_line_ends, random.Random(7), range(300), tmp_path)
     assert wrong
 
 
@@ -333,7 +330,7 @@ def run_for_real(command: str, root: Path) -> None:
     )  # fmt: skip
 
 
-def with_effect(gate: Gate, commands: list[str], folder: Path) -> tuple[list[str], int]:
+def with_effect(gate: Gate, commands: Iterable[str], folder: Path) -> tuple[list[str], int]:
     """Those of the commands that the gate calls safe and that changed something; and how many were run."""
     root = workspace(folder)
     before, caught, ran = snapshot(folder), list[str](), 0
@@ -349,24 +346,26 @@ def with_effect(gate: Gate, commands: list[str], folder: Path) -> tuple[list[str
     return caught, ran
 
 
-def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path) -> None:
-    rng = random.Random(a_seed())
+def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path, load: Load) -> None:
+    rng = random.Random(load.seed())
     root = tmp_path / "project"
-    made = [made_up(rng) for _ in range(2000 * SOAK)]
+    made = (made_up(rng) for _ in load.rounds(2000, "commands"))
     caught, ran = with_effect(lambda command: decide(command, root=root).verdict, made, tmp_path)
-    print(f"{ran} of {len(made)} made-up commands were called safe and run")
+    print(f"{ran} of {load.trials} made-up commands were called safe and run")
     assert ran > 100
     assert caught == []
 
 
-def test_T1_ordinary_commands_change_nothing_when_they_run(tmp_path: Path) -> None:
+def test_T1_ordinary_commands_change_nothing_when_they_run(tmp_path: Path, load: Load) -> None:
     root = tmp_path / "project"
     caught, ran = with_effect(lambda command: decide(command, root=root).verdict, ORDINARY, tmp_path)
     print(f"{ran} ordinary commands were run")
     assert ran > 300
     assert caught == []
+    load.tried(ran, "commands")
 
 
+@pytest.mark.planted("a gate that looks at the first part only, or trusts names")
 @pytest.mark.parametrize("planted", [looks_at_the_first_part, trusts_names])
 def test_T1_running_them_finds_a_planted_bug(planted: Gate, tmp_path: Path) -> None:
     rng = random.Random(11)
@@ -423,6 +422,7 @@ def test_T3_the_shown_bytes_are_those_that_run_and_ordinary_text_stays_readable(
     assert visible_command("rm \\u202etxt.a") == "rm \\\\u202etxt.a"
 
 
+@pytest.mark.planted("two commands that look alike")
 def test_T3_finds_a_planted_view_that_shows_two_commands_alike() -> None:
     def planted(text: str) -> str:
         return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)

@@ -244,6 +244,7 @@ def trusts_the_first_line(config: bytes) -> bool:
     return not any(b"fsmonitor =" in line or b"external" in line for line in config.split(b"\n"))
 
 
+@pytest.mark.planted("a list of bad words")
 def test_T1_the_scenes_find_a_planted_list_of_bad_words(tmp_path: Path) -> None:
     missed: list[str] = []
     for number, (lay, _) in enumerate(SCENES):
@@ -336,6 +337,7 @@ def literal_only(command: str, root: Path) -> str:
     return decide(command, root=root / "nothing-here").verdict
 
 
+@pytest.mark.planted("a gate that does not look where a link leads")
 def test_T1_the_links_find_a_planted_gate_that_does_not_look(tmp_path: Path) -> None:
     root = project(tmp_path)
     (root / "link").symlink_to(tmp_path / "plain.txt")

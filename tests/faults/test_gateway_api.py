@@ -2,9 +2,8 @@
 
 import ast
 import asyncio
-import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from lamina.gateway.openapi import PARAMETER
 from lamina.gateway.routes import ROUTES
 from lamina.providers.scripted import Step
 from lamina.records import Session
+from tests.faults.load import Load
 from tests.gateway.apis import Api, Got, api_on, as_piece
 from tests.gateway.streams import Heard, heard, text_of
 from tests.gateway.worlds import everything, say, world
 
-SOAK = int(os.environ.get("SOAK", "1"))
 EVENTS = {"Accept": "text/event-stream"}
 
 
@@ -89,7 +88,7 @@ def shape_of(got: Got) -> tuple[int, bytes, tuple[str, ...]]:
     return got.status, got.raw, tuple(sorted(set(got.headers) - {"date", "x-request-id"}))
 
 
-async def let_in(api: Api, rows: Mapping[str, tuple[str, ...]]) -> list[str]:
+async def let_in(api: Api, rows: Mapping[str, tuple[str, ...]], load: Load) -> list[str]:
     """Rows in which a stranger's id gets anything else than the one answer."""
     mine, theirs = await world(api, "ann"), await world(api, "bob")
     before = await everything(api, "bob")
@@ -104,6 +103,7 @@ async def let_in(api: Api, rows: Mapping[str, tuple[str, ...]]) -> list[str]:
                 ids = {**mine, parameter: text}
                 path = PARAMETER.sub(lambda found, ids=ids: as_piece(ids[found[1]]), route.path)
                 got = shape_of(await api(route.method, path, route.example))
+                load.tried(1, "requests")
                 if got != nothing:
                     problems.append(f"{name}, {parameter} {what}: {got[0]} {got[1][:80]!r}")
     if await everything(api, "bob") != before:
@@ -122,9 +122,9 @@ async def test_I2_every_route_with_an_id_has_a_row(tmp_path: Path) -> None:
     assert set(needed) >= NOBODYS
 
 
-async def test_I2_what_is_not_ones_own_is_not_there_in_the_same_bytes(where: str) -> None:
+async def test_I2_what_is_not_ones_own_is_not_there_in_the_same_bytes(where: str, load: Load) -> None:
     async with api_on(where) as api:
-        assert await let_in(api, ROWS) == []
+        assert await let_in(api, ROWS, load) == []
 
 
 async def _any_session(app: App, request: Request) -> Reply:
@@ -151,13 +151,14 @@ async def _echoing(app: App, request: Request) -> Reply:
         raise HttpError(404, f"no turn {request.params['turn_id']}", kind="not_found") from None
 
 
+@pytest.mark.planted("a row found for whoever has it; words of its own for a malformed id; an id told back")
 @pytest.mark.parametrize(
     ("method", "path", "handler"), [("GET", S, _any_session), ("GET", M, _telling), ("GET", T, _echoing)]
 )
 async def test_I2_a_planted_leak_is_caught(tmp_path: Path, method: str, path: str, handler: Handler) -> None:
     async with api_on(str(tmp_path / "s.db"), routes=planted(method, path, handler)) as api:
         name = f"{method} {path}"
-        assert await let_in(api, {name: ROWS[name]})
+        assert await let_in(api, {name: ROWS[name]}, Load())
 
 
 # I3: the principal comes from the credential alone
@@ -168,7 +169,7 @@ NAMED = {
 }  # fmt: skip
 
 
-async def believed(api: Api) -> list[str]:
+async def believed(api: Api, load: Load) -> list[str]:
     """Where a name in a header, a body, a parameter or metadata counts for anything."""
     await world(api, "bob")
     before = await everything(api, "bob")
@@ -181,6 +182,7 @@ async def believed(api: Api) -> list[str]:
             continue
         path = PARAMETER.sub(lambda found: mine[found[1]], route.path)
         got = await api(route.method, path, route.example, headers=NAMED)
+        load.tried(1, "routes")
         if got.status >= 500 or b"of bob" in got.raw or b"bob has" in got.raw:
             problems.append(f"{route.method} {route.path} with headers: {got.status}")
         for name in ("user", "owner", "user_id"):
@@ -198,9 +200,9 @@ async def believed(api: Api) -> list[str]:
     return problems
 
 
-async def test_I3_a_user_who_is_named_by_the_caller_counts_for_nothing(tmp_path: Path) -> None:
+async def test_I3_a_user_who_is_named_by_the_caller_counts_for_nothing(tmp_path: Path, load: Load) -> None:
     async with api_on(str(tmp_path / "s.db")) as api:
-        assert await believed(api) == []
+        assert await believed(api, load) == []
 
 
 def _believing(inner: Handler) -> Handler:
@@ -213,10 +215,11 @@ def _believing(inner: Handler) -> Handler:
     return handler
 
 
+@pytest.mark.planted("a header that says who asks")
 async def test_I3_a_planted_belief_in_a_header_is_caught(tmp_path: Path) -> None:
     routes = planted("GET", "/api/sessions", _believing(handler_of("GET", "/api/sessions")))
     async with api_on(str(tmp_path / "s.db"), routes=routes) as api:
-        assert any("GET /api/sessions" in each for each in await believed(api))
+        assert any("GET /api/sessions" in each for each in await believed(api, Load()))
 
 
 # R10: resume at any position
@@ -253,7 +256,7 @@ async def begun(api: Api) -> str:
     return (await api("POST", f"/api/sessions/{session}/messages", {"content": "Tell."})).json["turn_id"]
 
 
-async def resumed_wrongly(api: Api, turn_id: str, rng: random.Random, offsets: int) -> list[str]:
+async def resumed_wrongly(api: Api, turn_id: str, rng: random.Random, offsets: Iterable[int]) -> list[str]:
     """Positions after which something else comes than the rest of the whole."""
     path = f"/api/turns/{turn_id}/events"
     events = heard((await api("GET", path)).raw)
@@ -261,7 +264,7 @@ async def resumed_wrongly(api: Api, turn_id: str, rng: random.Random, offsets: i
     assert len(whole) > 100
     assert events[-1].data["state"] == "complete"
     problems: list[str] = []
-    for _ in range(offsets):
+    for _ in offsets:
         after = rng.randint(0, len(whole))
         given = {"Last-Event-ID": str(after)} if rng.random() < 0.5 else None
         got = heard((await api("GET", path if given else f"{path}?after={after}", headers=given)).raw)
@@ -275,22 +278,20 @@ async def resumed_wrongly(api: Api, turn_id: str, rng: random.Random, offsets: i
     return problems
 
 
-async def test_R10_a_stream_goes_on_at_any_of_200_positions(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_R10_a_stream_goes_on_at_any_of_200_positions(where: str, load: Load) -> None:
+    seed = load.seed()
     rng = random.Random(seed)
     async with api_on(where, tale(rng, 40)) as api:
         turn_id = await begun(api)
-        assert await resumed_wrongly(api, turn_id, rng, 200 * SOAK) == []
+        assert await resumed_wrongly(api, turn_id, rng, load.rounds(200, "places")) == []
         missing = await api("GET", f"/api/turns/{uuid4().hex}/events")
         wrong = await api("GET", f"/api/turns/{turn_id}/events", user="bob")
         end = await api("GET", f"/api/turns/{turn_id}/events", user="bob", headers={"Last-Event-ID": "9.end"})
         assert shape_of(wrong) == shape_of(missing) == shape_of(end)
 
 
-async def test_R10_readers_that_come_and_go_while_it_is_told_hear_all_of_it(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_R10_readers_that_come_and_go_while_it_is_told_hear_all_of_it(where: str, load: Load) -> None:
+    seed = load.seed()
     rng = random.Random(seed)
 
     async def reader(api: Api, turn_id: str) -> list[str]:
@@ -315,7 +316,7 @@ async def test_R10_readers_that_come_and_go_while_it_is_told_hear_all_of_it(wher
             last = events[-1].id if events else last
 
     async with api_on(where, tale(rng, 30, delay=0.002)) as api:
-        for _ in range(SOAK):
+        for _ in load.rounds(1, "readers", each=8):
             turn_id = await begun(api)
             async with asyncio.timeout(120):
                 told = await asyncio.gather(*(reader(api, turn_id) for _ in range(8)))
@@ -334,12 +335,13 @@ def _shifted(inner: Handler) -> Handler:
     return handler
 
 
+@pytest.mark.planted("a stream that goes on one character too far")
 async def test_R10_a_planted_shift_is_caught(tmp_path: Path) -> None:
     path = f"{T}/events"
     rng = random.Random(1)
     routes = planted("GET", path, _shifted(handler_of("GET", path)))
     async with api_on(str(tmp_path / "s.db"), tale(rng, 40), routes=routes) as api:
-        assert await resumed_wrongly(api, await begun(api), rng, 5)
+        assert await resumed_wrongly(api, await begun(api), rng, range(5))
 
 
 # R14: one key, one turn
@@ -366,12 +368,11 @@ async def repeated(api: Api, rng: random.Random, key: str) -> list[str]:
     return problems + ([] if made == 1 else [f"{made} calls of the provider"])
 
 
-async def test_R14_the_same_key_ten_times_at_once_is_one_turn_and_one_call(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_R14_the_same_key_ten_times_at_once_is_one_turn_and_one_call(where: str, load: Load) -> None:
+    seed = load.seed()
     rng = random.Random(seed)
     async with api_on(where, [[{"delay": 0.02}, {"text": "Paid."}]]) as api:
-        for trial in range(5 * SOAK):
+        for trial in load.rounds(5, "keys sent ten times"):
             assert await repeated(api, rng, f"key {trial}") == []
 
 
@@ -406,6 +407,7 @@ def _forgetful(inner: Handler) -> Handler:
     return handler
 
 
+@pytest.mark.planted("a key that is lost on the way")
 async def test_R14_a_planted_loss_of_the_key_is_caught(tmp_path: Path) -> None:
     path = f"{S}/messages"
     routes = planted("POST", path, _forgetful(handler_of("POST", path)))
@@ -467,20 +469,20 @@ def moves(api: Api, rng: random.Random, session: str, name: str) -> list[Callabl
     return [said, said, streamed, retried, cancelled, branched, renamed, folded, collected]
 
 
-async def changed_history(api: Api, rng: random.Random, steps: int) -> list[str]:
+async def changed_history(api: Api, rng: random.Random, load: Load) -> list[str]:
     """Two tabs and a bot on one session, all at once; what was final and is not as it was."""
     session = (await api("POST", "/api/sessions", {"mode": "agent"})).json["session_id"]
     problems: list[str] = []
     over = asyncio.Event()
 
     async def tab(name: str) -> None:
-        for _ in range(steps):
+        for _ in load.rounds(25, "moves"):
             got = await rng.choice(moves(api, rng, session, name))()
             if got is not None and got.status >= 500:
                 problems.append(f"{got.status} {got.raw!r}")
 
     async def bot() -> None:
-        for number in range(steps // 2):
+        for number in load.rounds(12, "moves"):
             running = await api.app.start("ann", session, f"bot says {number}", key=f"update:{rng.random()}")
             if rng.random() < 0.5:
                 await running.wait()
@@ -499,7 +501,7 @@ async def changed_history(api: Api, rng: random.Random, steps: int) -> list[str]
             await asyncio.sleep(0.01)
 
     watching = asyncio.create_task(watch())
-    async with asyncio.timeout(180 * SOAK):
+    async with asyncio.timeout(180 * load.factor):
         await asyncio.gather(tab("one"), tab("two"), bot())
         over.set()
         await watching
@@ -524,11 +526,10 @@ CHATTER: list[list[Step]] = [
 ]
 
 
-async def test_R15_two_tabs_and_a_bot_only_ever_add_or_branch(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_R15_two_tabs_and_a_bot_only_ever_add_or_branch(where: str, load: Load) -> None:
+    seed = load.seed()
     async with api_on(where, CHATTER) as api:
-        assert await changed_history(api, random.Random(seed), 25 * SOAK) == []
+        assert await changed_history(api, random.Random(seed), load) == []
 
 
 async def _replacing(app: App, request: Request) -> Reply:
@@ -546,9 +547,10 @@ async def _replacing(app: App, request: Request) -> Reply:
     return await handler_of("PATCH", S)(app, request)
 
 
+@pytest.mark.planted("a new title that takes the last answer away")
 async def test_R15_a_planted_route_that_replaces_is_caught(tmp_path: Path) -> None:
     async with api_on(str(tmp_path / "s.db"), CHATTER, routes=planted("PATCH", S, _replacing)) as api:
-        assert await changed_history(api, random.Random(3), 25)
+        assert await changed_history(api, random.Random(3), Load(factor=1))
 
 
 MAY = {
@@ -581,6 +583,7 @@ def test_R15_no_route_replaces_a_history() -> None:
     assert writes == ["PUT /api/messages/{message_id}/collected"]
 
 
+@pytest.mark.planted("a face that writes into a history")
 def test_R15_a_planted_use_is_found() -> None:
     assert replacing("await app.store.history.append(owner, s, m)")
     assert replacing("await app.store.turns.finish(owner, t)")

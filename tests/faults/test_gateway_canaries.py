@@ -1,28 +1,30 @@
 """I1: many users with canaries in every field, through every door at once; nobody ever sees another's.
 
-`SOAK=10` is the long form: 100,000 operations.
+The long form has 100,000 operations.
 """
 
 import asyncio
 import json
 import logging
-import os
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lamina.gateway.http import Reply, Request
 from lamina.gateway.routes import ROUTES
 from lamina.providers.scripted import ScriptedProvider
 from lamina.types import Context, Done, Event, Text, Usage
+from tests.faults.load import Load
 from tests.gateway.serving import Answer, Site, running
 
-SOAK = int(os.environ.get("SOAK", "1"))
 CANARY = re.compile(r"canary(\d+)x")
 AT_ONCE = 64
+BATCH = 500
 
 
 class Watching(ScriptedProvider):
@@ -137,7 +139,7 @@ OPERATIONS: list[Do] = [
 
 
 async def crowd(
-    where: str | Path, seed: int, users: int, operations: int, routes: Any = None
+    where: str | Path, seed: int, users: int, rounds: Iterable[int], routes: Any = None
 ) -> tuple[list[str], dict[str, int]]:
     """Everything foreign that anybody saw."""
     rng, provider = random.Random(seed), Watching([], repeat=True)
@@ -174,12 +176,13 @@ async def crowd(
             everybody(site).extend(f"/api/turns/{turn}/payload" for turn in user.turns[-1:])
             everybody(site).extend(f"/api/sessions/{session}/messages" for session in user.sessions[-1:])
 
-        await asyncio.gather(
-            *(
-                one(rng.choice(people), rng.choice(OPERATIONS), random.Random(rng.randrange(2**60)))
-                for _ in range(operations)
+        for _ in rounds:
+            await asyncio.gather(
+                *(
+                    one(rng.choice(people), rng.choice(OPERATIONS), random.Random(rng.randrange(2**60)))
+                    for _ in range(BATCH)
+                )
             )
-        )
         for user in people[:10]:
             lines = [line async for line in site.app.store.maintenance.export(f"user{user.number}")]
             owners = set(CANARY.findall("".join(map(str, lines))))
@@ -189,17 +192,18 @@ async def crowd(
     return wrong, counts
 
 
-async def test_I1_nobody_sees_anothers_canary(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    operations = (1_500 if SOAK == 1 else 10_000 * SOAK) if "://" not in where else 500 * SOAK
-    wrong, counts = await crowd(where, seed, 100, operations)
+async def test_I1_nobody_sees_anothers_canary(where: str, load: Load) -> None:
+    seed = load.seed()
+    quick, long = (3, 20) if "://" not in where else (1, 1)
+    rounds = load.rounds(quick, "operations", each=BATCH, long=long)
+    wrong, counts = await crowd(where, seed, 100, rounds)
     print(counts)
     assert wrong == []
     assert counts["left"] > 0
     assert counts["found"] > counts["done"] / 4, "they do see their own"
 
 
+@pytest.mark.planted("a route that answers everybody as the first who asked")
 async def test_I1_a_planted_leak_is_found(tmp_path: Path) -> None:
     owners: list[str] = []
 
@@ -213,5 +217,5 @@ async def test_I1_a_planted_leak_is_found(tmp_path: Path) -> None:
         replace(route, handler=leaky) if (route.method, route.path) == ("GET", "/api/sessions") else route
         for route in ROUTES
     ]
-    wrong, _ = await crowd(tmp_path / "s.db", 7, 10, 400, planted)
+    wrong, _ = await crowd(tmp_path / "s.db", 7, 10, range(1), planted)
     assert any("saw" in one for one in wrong)

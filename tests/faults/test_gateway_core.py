@@ -26,10 +26,10 @@ from lamina.gateway.log import RequestLog
 from lamina.gateway.options import Options
 from lamina.providers.openai import OpenAIProvider
 from lamina.types import Key
+from tests.faults.load import Load
 from tests.gateway.raw import request, say
 from tests.gateway.serving import TOKEN, Site, free_port, running
 
-SOAK = int(os.environ.get("SOAK", "1"))
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OBJECT = {"type": "object"}
 
@@ -132,13 +132,15 @@ async def siege(folder: Path, slow: int, honest: int, options: Options) -> tuple
         return left, heard
 
 
-async def test_G1_slow_clients_are_closed_and_honest_ones_all_answered(tmp_path: Path) -> None:
+async def test_G1_slow_clients_are_closed_and_honest_ones_all_answered(tmp_path: Path, load: Load) -> None:
     options = Options(log="off", receive_seconds=2.0, idle_seconds=2.0)
-    left, heard = await siege(tmp_path, 500, 300 * SOAK, options)
+    left, heard = await siege(tmp_path, 500, 300 * load.factor, options)
     assert heard == [200] * len(heard)
     assert left == 0
+    load.tried(500, "slow clients")
 
 
+@pytest.mark.planted("a server without deadlines")
 async def test_G1_a_server_without_deadlines_is_found(tmp_path: Path) -> None:
     left, _ = await siege(tmp_path, 10, 10, Options(log="off", receive_seconds=600, idle_seconds=600))
     assert left == 10
@@ -211,6 +213,7 @@ class Open(Guard):
         return ""
 
 
+@pytest.mark.planted("a guard that lets everybody in")
 async def test_G4_a_guard_that_lets_everybody_in_is_found(tmp_path: Path) -> None:
     seen = Seen()
     async with running(tmp_path / "s.db", routes=seen.routes()) as site:
@@ -302,6 +305,7 @@ async def test_I3_no_body_header_or_metadata_names_the_user(tmp_path: Path) -> N
         assert await borrow(site, seen) == []
 
 
+@pytest.mark.planted("a handler that believes its body")
 async def test_I3_a_handler_that_believes_its_body_is_found(tmp_path: Path) -> None:
     seen = Seen()
 
@@ -389,6 +393,7 @@ class Chatty(RequestLog):
         super().line(*values[:-1], error=told)
 
 
+@pytest.mark.planted("a log that quotes errors")
 async def test_G7_a_log_that_quotes_errors_is_found(tmp_path: Path) -> None:
     written, secrets = await every_sink(tmp_path, lambda sink: Chatty("debug", sink))
     assert [secret for secret in secrets if secret in written] == [CANARIES["error"]]
@@ -446,16 +451,15 @@ def test_R7_whoever_comes_first_owns_the_store_and_the_others_say_so(tmp_path: P
     assert clashes(tmp_path, first) == []
 
 
+@pytest.mark.planted("an owner that holds another file")
 def test_R7_two_owners_are_found(tmp_path: Path) -> None:
     """The planted bug: the first one holds another file, so each believes that it is the owner."""
     other = {"LAMINA_STORE": str(tmp_path / "other.db")}
     assert "worker runs beside gateway" in clashes(tmp_path, "gateway", **other)
 
 
-def test_R7_several_at_once_leave_exactly_one(tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print("seed", seed)
-    names = random.Random(seed).choices(["gateway", "worker"], k=3 * min(SOAK, 10))
+def test_R7_several_at_once_leave_exactly_one(tmp_path: Path, load: Load) -> None:
+    names = random.Random(load.seed()).choices(["gateway", "worker"], k=3 * min(load.factor, 10))
     processes = [lamina(tmp_path, *HOLDERS[name]) for name in names]
     while sum(process.poll() is None for process in processes) > 1:
         time.sleep(0.05)
@@ -467,10 +471,11 @@ def test_R7_several_at_once_leave_exactly_one(tmp_path: Path) -> None:
             assert "is in use by process" in error
     owner.terminate()
     owner.communicate()
+    load.tried(len(names), "processes")
 
 
-def test_a_gateway_ends_in_order_when_it_is_told_to(tmp_path: Path) -> None:
-    for _ in range(SOAK):
+def test_a_gateway_ends_in_order_when_it_is_told_to(tmp_path: Path, load: Load) -> None:
+    for _ in load.rounds(1, "ends"):
         process = started(tmp_path, "gateway")
         process.terminate()
         out, error = process.communicate(timeout=60)

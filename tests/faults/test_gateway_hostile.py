@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-import random
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +18,10 @@ from lamina.gateway.http import Handler, Reply, Request, Route
 from lamina.gateway.openapi import ERROR, PARAMETER
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.shapes import compiled
+from tests.faults.load import Load
 from tests.gateway.apis import Api, api_on, as_piece
 from tests.gateway.worlds import world
 
-SOAK = int(os.environ.get("SOAK", "1"))
 MORE_ALLOWED = "positive_data_acceptance"
 """The one check that is left out: some things no schema says (a picture's address, hidden characters, a skill's name,
 a number that is whole and written as 1.0), and they are refused in words."""
@@ -36,12 +36,11 @@ def server_errors(gateway: Gateway) -> list[str]:
 
 
 async def schemathesis(
-    api: Api, folder: Path, *options: str, paths: str = "^/(api|metrics|v1)", config: str = ""
+    api: Api, folder: Path, load: Load, *options: str, paths: str = "^/(api|metrics|v1)", config: str = ""
 ) -> tuple[int, str]:
     """A run over the document that the gateway serves; its exit code and what it says. The quick form asks the same
     every time; the long one looks elsewhere."""
-    seed = random.randrange(2**32) if SOAK > 1 else 20_261_115
-    print(f"seed {seed}")
+    seed = load.seed() if load.factor > 1 else 20_261_115
     (folder / "schemathesis.toml").write_text(f"{config}{REFUSED}", encoding="utf-8")
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{api.url}/api/openapi.json", "--no-color", "--seed",
@@ -54,34 +53,38 @@ async def schemathesis(
         env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     try:
-        async with asyncio.timeout(300 * SOAK):
+        async with asyncio.timeout(300 * load.factor):
             said, _ = await running.communicate()
     finally:
         if running.returncode is None:
             running.kill()
             await running.wait()
-    return running.returncode or 0, said.decode(errors="replace")
+    text = said.decode(errors="replace")
+    load.tried(sum(map(int, re.findall(r"(\d+) generated", text))), "requests")
+    return running.returncode or 0, text
 
 
 def short(said: str) -> str:
     return "\n".join(line[:300] for line in said.splitlines()[-200:])
 
 
-async def test_G2_schemathesis_finds_no_server_error_and_no_untrue_line_of_the_document(tmp_path: Path) -> None:
+async def test_G2_schemathesis_finds_no_server_error_and_no_untrue_line_of_the_document(
+    tmp_path: Path, load: Load
+) -> None:
     async with api_on(str(tmp_path / "s.db")) as api:
         await world(api)
-        code, said = await schemathesis(api, tmp_path, "--max-examples", str(8 * SOAK))
+        code, said = await schemathesis(api, tmp_path, load, "--max-examples", str(8 * load.factor))
         assert code == 0, short(said)
         assert server_errors(api.gateway) == []
 
 
-async def test_G2_schemathesis_finds_none_behind_ids_that_are_there(tmp_path: Path) -> None:
+async def test_G2_schemathesis_finds_none_behind_ids_that_are_there(tmp_path: Path, load: Load) -> None:
     async with api_on(str(tmp_path / "s.db")) as api:
         ids = await world(api)
         config = "[parameters]\n" + "".join(f'"path.{name}" = "{value}"\n' for name, value in ids.items())
         code, said = await schemathesis(
-            api, tmp_path, "--max-examples", str(8 * SOAK), "--phases", "coverage,fuzzing", "--exclude-method",
-            "DELETE", paths=r"^/api/.*\{", config=config,
+            api, tmp_path, load, "--max-examples", str(8 * load.factor), "--phases", "coverage,fuzzing",
+            "--exclude-method", "DELETE", paths=r"^/api/.*\{", config=config,
         )  # fmt: skip
         assert code == 0, short(said)
         assert server_errors(api.gateway) == []
@@ -108,6 +111,7 @@ def _untrue(inner: Handler) -> Handler:
     return handler
 
 
+@pytest.mark.planted("a handler that fails at a long title; an answer in another shape than the document says")
 @pytest.mark.parametrize("bug", [_breaking, _untrue])
 async def test_G2_a_planted_bug_is_found(tmp_path: Path, bug: Any) -> None:
     routes = [
@@ -115,7 +119,14 @@ async def test_G2_a_planted_bug_is_found(tmp_path: Path, bug: Any) -> None:
     ]
     async with api_on(str(tmp_path / "s.db"), routes=routes) as api:
         code, said = await schemathesis(
-            api, tmp_path, "--max-examples", "10", "--phases", "coverage,fuzzing", paths="^/api/sessions$"
+            api,
+            tmp_path,
+            Load(factor=1),
+            "--max-examples",
+            "10",
+            "--phases",
+            "coverage,fuzzing",
+            paths="^/api/sessions$",
         )
         assert code == 1, short(said)
 
@@ -169,7 +180,7 @@ async def sent(api: Api, ids: dict[str, str], route: Route, **options: Any) -> s
     return ""
 
 
-async def failures(api: Api) -> list[str]:
+async def failures(api: Api, load: Load) -> list[str]:
     ids = await world(api)
     json_type = {"Content-Type": "application/json"}
     found: list[str] = []
@@ -188,16 +199,18 @@ async def failures(api: Api) -> list[str]:
         for name in route.headers:
             for text in ("", "x" * 5_000, "\xe9\xff", "-1", "9" * 50, "0.end", "\t"):
                 found.append(await sent(api, ids, route, body=route.example, headers={name: text}))
+    load.tried(len(found), "requests")
     return [each for each in found if each]
 
 
-async def test_G2_hostile_bodies_parameters_and_headers_get_no_server_error(where: str) -> None:
+async def test_G2_hostile_bodies_parameters_and_headers_get_no_server_error(where: str, load: Load) -> None:
     async with api_on(where) as api:
-        assert await failures(api) == []
+        assert await failures(api, load) == []
         assert server_errors(api.gateway) == []
         assert (await api("GET", "/api/health")).json == {"status": "ok"}
 
 
+@pytest.mark.planted("a handler that fails at a hostile body")
 async def test_G2_a_planted_failure_by_a_hostile_body_is_caught(tmp_path: Path) -> None:
     routes = [
         replace(r, handler=_breaking(r.handler), body={"type": "object"})
@@ -206,4 +219,4 @@ async def test_G2_a_planted_failure_by_a_hostile_body_is_caught(tmp_path: Path) 
         for r in ROUTES
     ]
     async with api_on(str(tmp_path / "s.db"), routes=routes) as api:
-        assert any("POST /api/sessions:" in each for each in await failures(api))
+        assert any("POST /api/sessions:" in each for each in await failures(api, Load()))

@@ -1,16 +1,12 @@
-"""R9: clients that leave in the middle of a stream, at a random byte, before a real upstream that notices who leaves.
-
-`SOAK=10` is the long form: ten times as many.
-"""
+"""R9: clients that leave in the middle of a stream, at a random byte; a real upstream notices who leaves."""
 
 import asyncio
 import json
-import os
 import random
 import socket
 import struct
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +19,13 @@ from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.routes import ROUTES
 from lamina.providers.openai import OpenAIProvider
 from lamina.records import REQUESTS
+from tests.faults.load import Load
 from tests.gateway.raw import request
 from tests.gateway.serving import TOKEN, Site, running
 
-SOAK = int(os.environ.get("SOAK", "1"))
 WORDS = [f"词{n} word " for n in range(30)]
 LONG = [f"词{n} word " for n in range(300)]
+AT_ONCE = 20
 PACE = 0.03
 """Seconds between two words. What is given up when its client leaves would take nine seconds; the rest takes one."""
 
@@ -62,11 +59,11 @@ class Upstream:
             data = f"data: {json.dumps({'choices': [choice]})}\n\n" + ("" if word else "data: [DONE]\n\n")
             raw = data.encode()
             writer.write(b"%x\r\n%b\r\n" % (len(raw), raw))
-            await writer.drain()
             await asyncio.sleep(PACE)
-            if reader.at_eof():
+            if reader.at_eof() or reader.exception():  # closed in order, or with a reset
                 self.left += 1
                 raise ConnectionError("the reader left")
+            await writer.drain()
         writer.write(b"0\r\n\r\n")
         self.whole += 1
 
@@ -155,7 +152,7 @@ async def until(true: Callable[[], bool], seconds: float = 30.0) -> float:
 
 
 async def leaving(
-    where: str | Path, seed: int, count: int, routes: list[Route] | None = None
+    where: str | Path, seed: int, rounds: Iterable[int], routes: list[Route] | None = None
 ) -> tuple[list[str], dict[str, Any]]:
     """Everything that is wrong after so many clients left, and some figures."""
     rng, wrong = random.Random(seed), list[str]()
@@ -165,8 +162,10 @@ async def leaving(
             sessions = [(await site.app.new_session("ann")).session_id for _ in range(8)]
             before = ours()
             left: list[Left] = []
-            for at in range(0, count, 20):
-                kinds = [(n, rng.choice(["alone", "session", "events"])) for n in range(at, min(at + 20, count))]
+            for at in rounds:
+                kinds = [
+                    (n, rng.choice(["alone", "session", "events"])) for n in range(AT_ONCE * at, AT_ONCE * (at + 1))
+                ]
                 left += await asyncio.gather(*(leave(site, kind, rng.choice(sessions), n, rng) for n, kind in kinds))
                 await until(lambda: not site.app.engine.busy)
             wrong += await states(site, left)
@@ -209,16 +208,18 @@ async def states(site: Site, left: list[Left]) -> list[str]:
     return wrong
 
 
-async def test_R9_clients_that_leave_lose_nothing_and_leave_nothing_behind(where: str) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    wrong, figures = await leaving(where, seed, (100 if "://" not in where else 40) * SOAK)
+async def test_R9_clients_that_leave_lose_nothing_and_leave_nothing_behind(where: str, load: Load) -> None:
+    seed = load.seed()
+    wrong, figures = await leaving(
+        where, seed, load.rounds(5 if "://" not in where else 2, "clients that left", each=AT_ONCE)
+    )
     print(figures)
     assert not wrong
     assert figures["left"], "some were given up in the middle"
     assert figures["whole"], "and some went on"
 
 
+@pytest.mark.planted("a gateway that goes on for nobody")
 async def test_R9_a_gateway_that_never_gives_up_is_found(tmp_path: Path) -> None:
     async def deaf(app: Any, asked: Request) -> Reply:
         return await v1_openai.completions(
@@ -226,7 +227,7 @@ async def test_R9_a_gateway_that_never_gives_up_is_found(tmp_path: Path) -> None
         )
 
     planted = [replace(route, handler=deaf) if route.path == "/v1/chat/completions" else route for route in ROUTES]
-    wrong, figures = await leaving(tmp_path / "s.db", 7, 32, planted)
+    wrong, figures = await leaving(tmp_path / "s.db", 7, range(2), planted)
     assert figures["left"] == 0
     assert any("was not given up" in one for one in wrong)
 

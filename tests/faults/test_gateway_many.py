@@ -4,15 +4,14 @@ Each gateway has an app, a provider and connections of its own; that they share 
 """
 
 import asyncio
-import os
 import random
 
 from lamina.providers.scripted import Step
+from tests.faults.load import Load
 from tests.gateway.apis import Api, api_on
 from tests.gateway.streams import heard, text_of
 from tests.postgres import Server
 
-SOAK = int(os.environ.get("SOAK", "1"))
 EVENTS = {"Accept": "text/event-stream"}
 PIECES = [f"piece {n}，第{n}段。" for n in range(40)]
 SLOW: list[list[Step]] = [[step for piece in PIECES for step in ({"text": piece}, {"delay": 0.01})]]
@@ -38,13 +37,12 @@ async def told(api: Api, turn_id: str, rng: random.Random, others: Api) -> str:
         here = others if here is api else api
 
 
-async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_another(postgres: Server) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_another(postgres: Server, load: Load) -> None:
+    seed = load.seed()
     rng = random.Random(seed)
     where = postgres.database()
     async with api_on(where, SLOW) as one, api_on(where, SLOW) as two:
-        for _ in range(SOAK):
+        for _ in load.rounds(1, "readers", each=2):
             session = (await one("POST", "/api/sessions", {})).json["session_id"]
             turn = (await one("POST", f"/api/sessions/{session}/messages", {"content": "Tell."})).json["turn_id"]
             async with asyncio.timeout(120):
@@ -53,10 +51,10 @@ async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_another(postgres: Se
             assert (await two("GET", f"/api/turns/{turn}/events", user="bob")).status == 404
 
 
-async def test_R14_one_key_at_two_gateways_is_one_turn_and_one_call(postgres: Server) -> None:
+async def test_R14_one_key_at_two_gateways_is_one_turn_and_one_call(postgres: Server, load: Load) -> None:
     where, script = postgres.database(), [[{"delay": 0.05}, {"text": "Paid."}]]
     async with api_on(where, script) as one, api_on(where, script) as two:
-        for trial in range(5 * SOAK):
+        for trial in load.rounds(5, "keys sent ten times"):
             session = (await one("POST", "/api/sessions", {})).json["session_id"]
             path, headers = f"/api/sessions/{session}/messages", {"Idempotency-Key": f"k{trial}", **EVENTS}
             async with asyncio.timeout(60):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +20,8 @@ from lamina.records import MessageState, StoredMessage
 from lamina.store.store import Store, open_store
 from lamina.types import Message, Role, ToolCallEvent
 from tests.faults.chats import chat_settings, next_request, tools
+from tests.faults.load import Load
 
-SOAK = int(os.environ.get("SOAK", "1"))
 HISTORIES = 10_000
 IDS = ("call_0", "call_1", "call_2", "a:1", "重复")
 TEXTS = ("", " ", "Hello", "你好", "x" * 80, "🙂 and so on")
@@ -32,12 +31,6 @@ TOOL: dict[str, Any] = {
 }
 Row = tuple[Role, Any, dict[str, Any], MessageState]
 Close = Callable[[Sequence[Message]], list[Message]]
-
-
-def a_seed() -> int:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    return seed
 
 
 def calls(rng: random.Random) -> list[dict[str, Any]]:
@@ -90,18 +83,19 @@ def request_problems(rng: random.Random, close: Close) -> tuple[list[str], bool]
     return found, any(message["content"] == INTERRUPTED for message in context.messages)
 
 
-def test_R12_ten_thousand_histories_make_valid_requests() -> None:
-    rng, interrupted = random.Random(a_seed()), 0
-    for _ in range(HISTORIES * SOAK):
+def test_R12_ten_thousand_histories_make_valid_requests(load: Load) -> None:
+    rng, interrupted = random.Random(load.seed()), 0
+    for _ in load.rounds(HISTORIES, "histories"):
         state = rng.getstate()
         found, some = request_problems(rng, closed)
         if found:
             rng.setstate(state)
             pytest.fail(f"{found} of {json.dumps([row.message for row in history(rng)], ensure_ascii=False)}")
         interrupted += some
-    assert interrupted > 0.05 * HISTORIES * SOAK
+    assert interrupted > 0.05 * load.trials
 
 
+@pytest.mark.planted("a history with an open call, sent as it is")
 def test_R12_a_planted_history_that_is_left_open_is_found() -> None:
     rng = random.Random(1)
     assert any(request_problems(rng, lambda messages: list(messages))[0] for _ in range(100))
@@ -150,6 +144,7 @@ async def test_R12_whatever_a_model_calls_the_session_goes_on(tmp_path: Path) ->
         assert [(answer, found) for answer in ODD_ANSWERS if (found := await odd_problems(store, answer))] == []
 
 
+@pytest.mark.planted("a call that goes into the history as the model wrote it")
 async def test_R12_a_planted_call_that_no_provider_takes_back_is_found(tmp_path: Path) -> None:
     async with open_store(tmp_path / "store.db") as store:
         for answer in ODD_ANSWERS[:4]:

@@ -1,7 +1,6 @@
 """I1: many owners with canaries in every field, all at once, some leaving early; and the second wall of PostgreSQL."""
 
 import asyncio
-import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,9 +14,9 @@ from lamina.store import maintenance
 from lamina.store.database import Row, Steps
 from lamina.store.store import Store, open_store
 from lamina.types import text_hash
+from tests.faults.load import Load
 from tests.postgres import Server
 
-SOAK = int(os.environ.get("SOAK", "1"))
 OWNERS = [f"owner{n:03}" for n in range(100)]
 
 
@@ -131,19 +130,17 @@ class Crowd:
         self.keep(given)
         self.leaks += [f"{owner} saw {other} in {given!r:.300}" for other in foreign(owner, given)]
 
-    async def run(self, count: int) -> None:
+    async def run(self, load: Load, count: int) -> None:
         async def lane(n: int) -> None:
-            for _ in range(count // 64):
+            for _ in load.rounds(count // 64, "operations"):
                 await self.one(self.rng.choice(OWNERS))
 
         await asyncio.gather(*(lane(n) for n in range(64)))
 
 
-async def test_I1_no_owner_ever_sees_anothers_canary(store: Store) -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    crowd = Crowd(store, random.Random(seed))
-    await crowd.run((12_800 if store.alone else 6_400) * SOAK)
+async def test_I1_no_owner_ever_sees_anothers_canary(store: Store, load: Load) -> None:
+    crowd = Crowd(store, random.Random(load.seed()))
+    await crowd.run(load, 12_800 if store.alone else 6_400)
     assert crowd.leaks == []
     assert crowd.done > 2_000
     assert crowd.refused > 100
@@ -181,6 +178,7 @@ def without_owner(table: str) -> Steps[list[Row]]:
     return (yield f"SELECT * FROM {table}", ())
 
 
+@pytest.mark.planted("a query that forgets its owner")
 async def test_I1_a_query_without_its_owner_is_found_and_stopped_by_the_second_wall(store: Store) -> None:
     await filled(store)
     for table in (*maintenance.TABLES, *maintenance.DERIVED, *maintenance.UNEXPORTED):

@@ -72,6 +72,7 @@ def test_R7_of_several_processes_exactly_one_owns_the_store(tmp_path: Path) -> N
             assert f"in use by process {inside[0].pid}" in line
 
 
+@pytest.mark.planted("a lock that locks nothing")
 def test_R7_a_planted_lock_that_does_not_lock_is_found(tmp_path: Path) -> None:
     inside, _ = holders(os.fspath(tmp_path / "store.db"), UNLOCKED, 2)
     for process in inside:

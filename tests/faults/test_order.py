@@ -1,7 +1,6 @@
 """R13 failing workers, R15 two writers on one session, R16 a clock that jumps; over both stores."""
 
 import asyncio
-import os
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -12,16 +11,8 @@ from lamina.errors import LeaseError
 from lamina.records import NewMemory, StoredMessage
 from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
+from tests.faults.load import Load
 from tests.postgres import Server
-
-SOAK = int(os.environ.get("SOAK", "1"))
-
-
-def a_seed() -> int:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    return seed
-
 
 # R13
 
@@ -64,11 +55,13 @@ async def work_off(store: Store, now: list[float], rng: random.Random, split: bo
     raise AssertionError("the outbox never became empty")
 
 
-@pytest.mark.parametrize("split", [False, True])
-async def test_R13_every_job_has_its_effect_once_and_poison_is_parked(where: str, split: bool) -> None:
-    now, rng = [1000.0], random.Random(a_seed())
+@pytest.mark.parametrize(
+    "split", [False, pytest.param(True, marks=pytest.mark.planted("a job that is done apart from its effect"))]
+)
+async def test_R13_every_job_has_its_effect_once_and_poison_is_parked(where: str, split: bool, load: Load) -> None:
+    now, rng = [1000.0], random.Random(load.seed())
     async with open_store(where, clock=lambda: now[0]) as store:
-        keys = [f"turn{n}" for n in range(60 * SOAK)]
+        keys = [f"turn{n}" for n in (range(60) if split else load.rounds(60, "jobs"))]
         for n, key in enumerate(keys):
             await store.jobs.add(("ann", "bob")[n % 2], "memory", key=key)
         await store.jobs.add("ann", "memory", key="poison")
@@ -102,10 +95,10 @@ def only_added(before: list[StoredMessage], after: list[StoredMessage]) -> list[
     return found + ([] if numbers == list(range(1, len(numbers) + 1)) else [f"numbers {numbers}"])
 
 
-async def tab(store: Store, session: str, rng: random.Random, steps: int) -> None:
+async def tab(store: Store, session: str, rng: random.Random, load: Load) -> None:
     """A tab, or a bot: turns with tools, imports, branches, one step at a time."""
     open_turns: list[str] = []
-    for n in range(steps):
+    for n in load.rounds(100, "steps"):
         what = rng.random()
         if what < 0.3 or not open_turns:
             turn = await store.turns.begin("ann", session, {"role": "user", "content": f"{rng.random()}"})
@@ -135,14 +128,16 @@ async def cut_off(server: Server, where: str) -> None:
         await asyncio.to_thread(server.sql, f"{ending} AND usename = 'lamina'")
 
 
-async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(where: str, postgres: Server) -> None:
-    rng = random.Random(a_seed())
+async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(
+    where: str, postgres: Server, load: Load
+) -> None:
+    rng = random.Random(load.seed())
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(open_store(where))
         second = first if first.alone else await stack.enter_async_context(open_store(where))
         session = (await first.sessions.new("ann")).session_id
         tabs = [
-            asyncio.create_task(tab(each, session, random.Random(rng.random()), 100 * SOAK))
+            asyncio.create_task(tab(each, session, random.Random(rng.random()), load))
             for each in (first, second, second)
         ]
         cutting = asyncio.create_task(asyncio.sleep(0) if first.alone else cut_off(postgres, where))
@@ -160,6 +155,7 @@ async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(wher
         assert await first.maintenance.verify() == []
 
 
+@pytest.mark.planted("a row of a history that is replaced, deleted or given another number")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -183,8 +179,9 @@ async def test_R15_a_planted_replacement_of_history_is_found(store: Store, state
 # R16
 
 
-async def test_R16_the_order_is_that_of_numbers_whatever_the_clock_does(where: str) -> None:
-    rng = random.Random(a_seed())
+@pytest.mark.planted("messages in the order of their times")
+async def test_R16_the_order_is_that_of_numbers_whatever_the_clock_does(where: str, load: Load) -> None:
+    rng = random.Random(load.seed())
     clock = (rng.choice([1e9, 1e9, rng.uniform(0, 2e9)]) for _ in iter(int, 1))
     async with open_store(where, clock=lambda: next(clock)) as store:
         sessions = [(await store.sessions.new("ann")).session_id for _ in range(12)]
@@ -202,5 +199,6 @@ async def test_R16_the_order_is_that_of_numbers_whatever_the_clock_does(where: s
         assert [s.session_id for s in await store.sessions.list("ann")] == [sessions[0], *reversed(sessions[1:])]
         assert [t.user_seq for t in await store.turns.list("ann", sessions[0])] == list(range(1, 25, 2))
         assert [job.key for job in await store.jobs.claim("w", n=12)] == [f"{n}" for n in range(12)]
+        load.tried(12, "turns")
         by_clock = sorted(rows, key=lambda m: (m.created, m.message_id))  # the planted bug: the original's order
         assert [m.content for m in by_clock] != expected

@@ -6,7 +6,6 @@ else, and nothing that could may even stand on the page. The planted bugs read t
 # ruff: noqa: E501 -- the pieces are read as a list, and the page's check as one function
 
 import http.server
-import os
 import random
 import re
 import threading
@@ -19,10 +18,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Error, Route
 
+from tests.faults.load import Load
 from tests.web.browser import Seen, chromium, looking
 from tests.web.site import Answer, Site, serving
 
-SOAK = int(os.environ.get("SOAK", "1"))
 RUN = "window.ran=(window.ran||0)+1"
 PIECES = [
     "<script>RUN</script>", "<SCRIPT SRC=OUT/a.js></SCRIPT>", "<img src=x onerror=RUN>", "<img src=OUT/b.png>",
@@ -218,10 +217,9 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-def test_G6_hostile_text_runs_nothing_and_loads_nothing(browser: Browser, tmp_path: Path) -> None:
-    for trial in range(SOAK):
-        seed = random.randrange(2**32)
-        print("seed", seed)
+def test_G6_hostile_text_runs_nothing_and_loads_nothing(browser: Browser, tmp_path: Path, load: Load) -> None:
+    for trial in load.rounds(1, "pages"):
+        seed = load.seed()
         found = attacked(browser, tmp_path / str(trial), seed)
         assert found.none(), (seed, found)
 
@@ -242,6 +240,7 @@ def as_html(route: Route, *, policy: bool) -> None:
     route.fulfill(status=reply.status, headers=headers, body=text)
 
 
+@pytest.mark.planted("a page that reads text as HTML, with and without its policy")
 @pytest.mark.parametrize("policy", [True, False])
 def test_G6_is_not_blind_to_a_page_that_reads_text_as_html(browser: Browser, tmp_path: Path, policy: bool) -> None:
     def planted(page: Any, site: Site) -> None:

@@ -21,6 +21,7 @@ from lamina.records import StoredMessage
 from lamina.store.store import Store, open_store
 from lamina.types import Context, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
 from tests.faults.chats import chat_settings
+from tests.faults.load import Load
 from tests.providers.serving import FORMS, KEY, OPENAI, TEXT, Connection, Form, Play, head, provider, serving
 from tests.providers.test_faults import FAULTS, Fault
 
@@ -145,7 +146,7 @@ async def played(
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after calls"])
 async def test_R11_a_turn_survives_every_fault_of_its_provider(
-    form: Form, stream: bool, late: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    form: Form, stream: bool, late: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, load: Load
 ) -> None:
     faults = [fault for fault in FAULTS if fault.read or not late]
     assert len(faults) >= 40
@@ -157,6 +158,7 @@ async def test_R11_a_turn_survives_every_fault_of_its_provider(
                 return await played(store, fault, form, stream, late=late)
 
         found = await asyncio.gather(*map(one, faults))
+        load.tried(len(faults), "faults")
         assert [each for problems in found for each in problems] == []
         assert await store.maintenance.verify() == []
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
@@ -180,6 +182,7 @@ class Careless(Engine):
         work.running.end(work.record, Ended("complete" if problem is None else "interrupted", str(problem)))
 
 
+@pytest.mark.planted("an engine that waits for ever; one that does not store the end")
 @pytest.mark.parametrize(
     ("kind", "words"), [(Patient, "it hangs"), (Careless, "the turn is streaming")], ids=["patient", "careless"]
 )

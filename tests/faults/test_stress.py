@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import os
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,17 +25,11 @@ from lamina.store.store import Store, open_store
 from lamina.types import Context, Ended, Event, Message, Text, ToolCallEvent, ToolResult, TurnEvent
 from tests.faults.chats import PIECE, answers, chat_settings, next_request, tools
 from tests.faults.failpoints import script
+from tests.faults.load import Load
 
 T = TypeVar("T")
-SOAK = int(os.environ.get("SOAK", "1"))
 LIMIT = 60.0
 """Past this a test says that it hangs."""
-
-
-def a_seed() -> int:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
-    return seed
 
 
 @asynccontextmanager
@@ -75,7 +68,7 @@ async def read_until(running: Running, characters: int) -> str:
     return text[:characters]
 
 
-async def leaving(where: Path, rng: random.Random, count: int, ends: bool = False) -> list[str]:
+async def leaving(where: Path, rng: random.Random, rounds: Iterable[int], ends: bool = False) -> list[str]:
     """Readers that leave at any byte, of ten sessions at once. `ends` is the planted bug: the turn ends with them."""
     wrong: list[str] = []
     async with chatting(where, answers(rng, "r", 100, 0.002)) as app:
@@ -93,17 +86,18 @@ async def leaving(where: Path, rng: random.Random, count: int, ends: bool = Fals
                 wrong.append(f"{text!r} and then {running.turn.state}: {said(await rows_of(app, running))!r}")
 
         sessions = [(await app.new_session("ann")).session_id for _ in range(10)]
-        for n in range(count // 10):
+        for n in rounds:
             await asyncio.gather(*(one(session_id, n) for session_id in sessions))
     return wrong
 
 
-async def test_a_reader_that_leaves_at_any_byte_does_not_end_the_turn(tmp_path: Path) -> None:
-    assert await leaving(tmp_path, random.Random(a_seed()), 100 * SOAK) == []
+async def test_R9_a_reader_that_leaves_at_any_byte_does_not_end_the_turn(tmp_path: Path, load: Load) -> None:
+    assert await leaving(tmp_path, random.Random(load.seed()), load.rounds(10, "turns", each=10)) == []
 
 
-async def test_a_planted_turn_that_ends_with_its_reader_is_found(tmp_path: Path) -> None:
-    assert any("interrupted" in each for each in await leaving(tmp_path, random.Random(1), 20, ends=True))
+@pytest.mark.planted("a turn that ends with its reader")
+async def test_R9_a_planted_turn_that_ends_with_its_reader_is_found(tmp_path: Path) -> None:
+    assert any("interrupted" in each for each in await leaving(tmp_path, random.Random(1), range(2), ends=True))
 
 
 async def cancelled(app: App, rng: random.Random, session_id: str, n: int) -> list[str]:
@@ -147,11 +141,11 @@ async def shown_problems(app: App, running: Running, shown: Sequence[TurnEvent])
     return found
 
 
-async def test_a_cancelled_turn_keeps_every_byte_shown_once(tmp_path: Path) -> None:
-    rng = random.Random(a_seed())
+async def test_R9_a_cancelled_turn_keeps_every_byte_shown_once(tmp_path: Path, load: Load) -> None:
+    rng = random.Random(load.seed())
     async with chatting(tmp_path, answers(rng, "c", 400, 0.01)) as app:
         session = await app.new_session("ann")
-        for n in range(100 * SOAK):
+        for n in load.rounds(100, "turns"):
             assert await cancelled(app, rng, session.session_id, n) == []
             if n % 20 == 19:
                 assert await next_request(app, "ann", session.session_id) == []
@@ -222,17 +216,18 @@ async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) ->
             found = await shown_problems(app, started[0], shown) + await next_request(app, "ann", session.session_id)
             wrong += [f"{when} transaction {at}: {each}" for each in found]
             if started[0].turn.state == "complete" or wrong:
-                assert at > 8 or wrong
+                assert at > 6 or wrong  # nine, and fewer where a slow machine stores two pieces at once
                 return wrong
     raise AssertionError("no turn was complete")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_turn_that_is_cancelled_in_any_transaction_keeps_every_byte_once(tmp_path: Path, when: str) -> None:
+async def test_R9_a_turn_that_is_cancelled_in_any_transaction_keeps_every_byte_once(tmp_path: Path, when: str) -> None:
     assert await cancelled_in(tmp_path, when) == []
 
 
-async def test_a_planted_text_that_is_stored_twice_is_found(tmp_path: Path) -> None:
+@pytest.mark.planted("a text that is stored twice")
+async def test_R9_a_planted_text_that_is_stored_twice_is_found(tmp_path: Path) -> None:
     assert any("twice" in each for each in await cancelled_in(tmp_path, "after", Rash))
 
 
@@ -260,19 +255,20 @@ async def left_in_the_question(where: Path, when: str, engine: type[Engine] = En
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_whoever_leaves_while_the_question_is_stored_does_not_stop_the_turn(tmp_path: Path, when: str) -> None:
+async def test_R9_whoever_leaves_while_the_question_is_stored_does_not_stop_the_turn(tmp_path: Path, when: str) -> None:
     assert await left_in_the_question(tmp_path, when) in (["complete"], ["interrupted"])
 
 
-async def test_a_planted_question_that_nobody_answers_is_found(tmp_path: Path) -> None:
+@pytest.mark.planted("a question that nobody answers")
+async def test_R9_a_planted_question_that_nobody_answers_is_found(tmp_path: Path) -> None:
     assert await left_in_the_question(tmp_path, "after", Fickle) == ["streaming"]
 
 
-async def test_two_turns_of_a_session_at_once_are_both_stored_whole(tmp_path: Path) -> None:
-    rng = random.Random(a_seed())
+async def test_R15_two_turns_of_a_session_at_once_are_both_stored_whole(tmp_path: Path, load: Load) -> None:
+    rng = random.Random(load.seed())
     async with chatting(tmp_path, answers(rng, "p", 400, 0.005)) as app:
         session = await app.new_session("ann")
-        for n in range(20 * SOAK):
+        for n in load.rounds(20, "turns", each=2):
             both = [await app.start("ann", session.session_id, f"question {n}.{m}") for m in range(2)]
             async with asyncio.timeout(LIMIT):
                 told = [[event async for event in running.events()] for running in both]
@@ -296,7 +292,9 @@ class Guarded(ScriptedProvider):
         return super().stream(context, max_tokens=max_tokens)
 
 
-async def many(where: Path, rng: random.Random, count: int, leak: bool = False) -> tuple[list[str], Counter[str]]:
+async def many(
+    where: Path, rng: random.Random, rounds: Iterable[int], leak: bool = False
+) -> tuple[list[str], Counter[str]]:
     """Turns of 16 owners at once, one of ten cancelled; what is wrong, and how they ended."""
     ended: Counter[str] = Counter()
     async with chatting(where, [[]]) as app:
@@ -322,20 +320,23 @@ async def many(where: Path, rng: random.Random, count: int, leak: bool = False) 
             async with asyncio.timeout(LIMIT):
                 ended[(await running.wait()).state] += 1
 
-        for _ in range(count):
+        for _ in rounds:
             await asyncio.gather(*(one(n) for n in range(64)))
         await guarded.close()
         found = [*provider.problems, *await app.store.maintenance.verify()]
     return found, ended
 
 
-async def test_many_owners_at_once_get_nothing_of_each_other_and_leave_no_task_behind(tmp_path: Path) -> None:
-    found, ended = await many(tmp_path, random.Random(a_seed()), 2 * SOAK)
+async def test_I1_many_owners_at_once_get_nothing_of_each_other_and_leave_no_task_behind(
+    tmp_path: Path, load: Load
+) -> None:
+    found, ended = await many(tmp_path, random.Random(load.seed()), load.rounds(2, "turns", each=64))
     assert found == []
-    assert ended["complete"] + ended["interrupted"] == 128 * SOAK
-    assert ended["complete"] > 80 * SOAK
+    assert ended["complete"] + ended["interrupted"] == load.trials
+    assert ended["complete"] > 0.6 * load.trials
 
 
-async def test_a_planted_leak_between_owners_is_found(tmp_path: Path) -> None:
-    found, _ = await many(tmp_path, random.Random(1), 1, leak=True)
+@pytest.mark.planted("the words of the last owner in the next request")
+async def test_I1_a_planted_leak_between_owners_is_found(tmp_path: Path) -> None:
+    found, _ = await many(tmp_path, random.Random(1), range(1), leak=True)
     assert any("canaries" in each for each in found)

@@ -1,7 +1,4 @@
-"""P6, T3, T4, T7 for tools: paths that lead out, our secrets, commands as they were approved, writers that are killed.
-
-`SOAK=50` runs the long form: that many times as many trials.
-"""
+"""P6, T3, T4, T7 for tools: paths that lead out, our secrets, commands as they were approved, killed writers."""
 
 import asyncio
 import json
@@ -14,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,10 +23,10 @@ from lamina.layers.tools import ToolRegistry
 from lamina.layers.tools_files import file_tools
 from lamina.layers.tools_shell import shell_tools
 from lamina.types import Decision, Outcome, ToolCallEvent
+from tests.faults.load import Load
 from tests.faults.writer import SIZE, version
 
 ROOT = Path(__file__).parent.parent.parent
-SOAK = int(os.environ.get("SOAK", "1"))
 CANARY, INSIDE = "canary-7f3a outside", "inside\n"
 
 
@@ -61,11 +58,10 @@ def prepared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_T7_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
+def test_T7_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path, load: Load) -> None:
+    seed = load.seed()
     root, moved = prepared(tmp_path), 0
-    for n in range(20 * SOAK):
+    for n in load.rounds(20, "kills"):
         before = (root / "文/file.txt").read_bytes()
         begun, found = one_kill(root, seed + n, "")
         assert is_whole(begun, found, before), (begun, len(found), found[:9], found[-9:])
@@ -75,6 +71,7 @@ def test_T7_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -
     assert all(re.fullmatch(r"\.lamina-[0-9a-f]{16}\.tmp", name) for name in rest)
 
 
+@pytest.mark.planted("a file that is written in place")
 def test_T7_a_planted_write_in_place_is_found(tmp_path: Path) -> None:
     root = prepared(tmp_path)
     for n in range(100):
@@ -139,7 +136,7 @@ def naive_read(root: Path, path: str) -> str:
     return (root / path).read_text()
 
 
-def test_P6_no_hostile_path_reads_outside_of_the_root(work: Path) -> None:
+def test_P6_no_hostile_path_reads_outside_of_the_root(work: Path, load: Load) -> None:
     for path in hostile_paths(work):
         began = time.monotonic()
         outcome = use(work, "read_file", path=path)
@@ -148,21 +145,24 @@ def test_P6_no_hostile_path_reads_outside_of_the_root(work: Path) -> None:
         assert "root:" not in outcome.text
         assert "Next:" in outcome.text, outcome.text
         assert time.monotonic() - began < 5, path
+        load.tried(1, "paths")
     assert use(work, "read_file", path="good.txt").text == INSIDE
 
 
-def test_P6_no_hostile_path_writes_outside_of_the_root(work: Path) -> None:
+def test_P6_no_hostile_path_writes_outside_of_the_root(work: Path, load: Load) -> None:
     paths = hostile_paths(work)
     before = everything(work.parent / "outside")
     for path in paths:
         for name, more in (("write_file", {"content": "x"}), ("edit_file", {"old": "canary", "new": "x"})):
             use(work, name, path=path, **more)
             assert everything(work.parent / "outside") == before, (name, path)
+            load.tried(1, "paths")
     assert sorted(os.listdir(work.parent)) == ["outside", "work"]
     assert (work / "good.txt").read_text() == INSIDE
     assert os.path.islink(work / "link")
 
 
+@pytest.mark.planted("a path that is joined to the root")
 def test_P6_the_hostile_paths_find_a_naive_tool(work: Path) -> None:
     """The planted bug: a path joined to the root, as most tools do it."""
     caught: list[str] = []
@@ -204,7 +204,7 @@ def swap_folder(work: Path) -> Iterator[None]:
         yield
 
 
-def raced(work: Path, swap: Callable[[Path], Iterator[None]], act: Callable[[], str], times: int) -> set[str]:
+def raced(work: Path, swap: Callable[[Path], Iterator[None]], act: Callable[[], str], times: Iterable[int]) -> set[str]:
     """What comes of an act while somebody else swaps the way to its file, and what lies outside after each."""
     stop, seen = threading.Event(), set[str]()
 
@@ -217,7 +217,7 @@ def raced(work: Path, swap: Callable[[Path], Iterator[None]], act: Callable[[], 
     thread = threading.Thread(target=swapping)
     thread.start()
     try:
-        for _ in range(times):
+        for _ in times:
             try:
                 seen.add(act())
             except OSError as error:
@@ -232,7 +232,8 @@ def raced(work: Path, swap: Callable[[Path], Iterator[None]], act: Callable[[], 
     return seen
 
 
-def test_P6_a_race_of_swaps_never_leads_out_when_reading(work: Path) -> None:
+@pytest.mark.planted("a reader that checks and then opens")
+def test_P6_a_race_of_swaps_never_leads_out_when_reading(work: Path, load: Load) -> None:
     for swap in (swap_file, swap_folder):
         (work / "sub/file.txt").write_text(INSIDE)
 
@@ -240,15 +241,19 @@ def test_P6_a_race_of_swaps_never_leads_out_when_reading(work: Path) -> None:
             outcome = use(work, "read_file", path="sub/file.txt")
             return outcome.text if outcome.state == "done" else outcome.state
 
-        assert raced(work, swap, read, 300 * SOAK) <= {INSIDE, "failed"}
-        assert CANARY in raced(work, swap, lambda: naive_read(work, "sub/file.txt"), 20_000), "the planted bug"
+        assert raced(work, swap, read, load.rounds(300, "races")) <= {INSIDE, "failed"}
+        assert CANARY in raced(work, swap, lambda: naive_read(work, "sub/file.txt"), range(20_000)), "the planted bug"
 
 
-def test_P6_a_race_of_swaps_never_leads_out_when_writing(work: Path) -> None:
+@pytest.mark.planted("a writer that follows links")
+def test_P6_a_race_of_swaps_never_leads_out_when_writing(work: Path, load: Load) -> None:
     for swap in (swap_file, swap_folder):
         (work / "sub/file.txt").write_text(INSIDE)
         states = raced(
-            work, swap, lambda: use(work, "write_file", path="sub/file.txt", content=INSIDE).state, 300 * SOAK
+            work,
+            swap,
+            lambda: use(work, "write_file", path="sub/file.txt", content=INSIDE).state,
+            load.rounds(300, "races"),
         )
         assert states <= {"done", "failed"}
         assert "done" in states
@@ -257,7 +262,7 @@ def test_P6_a_race_of_swaps_never_leads_out_when_writing(work: Path) -> None:
             (work / "sub/file.txt").write_text(INSIDE)
             return "done"
 
-        assert "written outside" in raced(work, swap, naive, 20_000), "the planted bug must be seen"
+        assert "written outside" in raced(work, swap, naive, range(20_000)), "the planted bug must be seen"
         (work.parent / "outside/file.txt").write_text(CANARY)
 
 
@@ -302,6 +307,7 @@ def test_T4_a_command_sees_no_secret_of_ours(tmp_path: Path) -> None:
     assert SECRET not in seen_by_a_command(tmp_path, "")
 
 
+@pytest.mark.planted("our environment handed on")
 def test_T4_a_planted_environment_is_found(tmp_path: Path) -> None:
     assert SECRET in seen_by_a_command(tmp_path, "planted")
 
@@ -343,6 +349,7 @@ def test_T3_what_was_approved_is_what_runs(tmp_path: Path, command: str) -> None
     assert not re.search("[\u200b\u202e\ufeff\x1b]", shown)
 
 
+@pytest.mark.planted("blanks trimmed in what is shown")
 def test_T3_a_planted_trimming_of_what_is_shown_is_found(tmp_path: Path) -> None:
     shown, ran = approved_and_executed(tmp_path, "ls  -l", lambda command: " ".join(command.split()))
     assert ": ls  -l\n" not in shown

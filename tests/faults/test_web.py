@@ -389,6 +389,7 @@ async def inner_and_outer() -> tuple[asyncio.Server, int]:
     return server, sock.getsockname()[1]
 
 
+@pytest.mark.planted("a name that is checked and then looked up again")
 async def test_T5_the_rebinding_test_finds_a_planted_check_by_name() -> None:
     server, port = await inner_and_outer()
     async with server:
@@ -400,6 +401,7 @@ async def test_T5_the_rebinding_test_finds_a_planted_check_by_name() -> None:
             await Web(allowed=only_here, resolver=Changing("127.0.0.2", "127.0.0.1")).fetch(url)
 
 
+@pytest.mark.planted("a redirect that is followed unseen")
 async def test_T5_the_redirect_test_finds_a_planted_fetch_that_follows_blindly() -> None:
     server, port = await inner_and_outer()
     async with server:

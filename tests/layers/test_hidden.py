@@ -95,6 +95,15 @@ def test_fault_P4_smuggled_characters_are_found(text: str) -> None:
     assert hidden_characters(text)
 
 
+@pytest.mark.planted("a list of bad characters, without a look at their neighbours")
+def test_fault_P4_a_planted_list_of_characters_is_found() -> None:
+    def listed(text: str) -> list[str]:
+        return [char for char in text if unicodedata.category(char) == "Cf"]
+
+    assert [name for name, text in HONEST.items() if listed(text)], "honest text is refused"
+    assert [name for name, text in SMUGGLED.items() if not listed(text)], "and some of the rest passes"
+
+
 @pytest.mark.parametrize("text", HONEST.values(), ids=HONEST)
 def test_fault_P4_no_honest_place_takes_a_second_hidden_character(text: str) -> None:
     for found in ANY.finditer(text):

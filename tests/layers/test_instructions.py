@@ -899,6 +899,7 @@ def seen_in_race(work: Path, swap: Swap, read: Callable[[Path], str], times: int
     return seen
 
 
+@pytest.mark.planted("a reader that checks and then opens")
 @pytest.mark.parametrize("swap", [swap_file, swap_folder, swap_target])
 def test_fault_P6_a_race_of_swaps_never_reads_outside_and_a_naive_reader_does(work: Path, swap: Swap) -> None:
     write(work / ".lamina/rules.md")

@@ -596,6 +596,9 @@ PLANTED = [
 ]
 
 
+@pytest.mark.planted(
+    "a client that asks again too late, hides errors, loses or doubles text, crashes, or shows its key"
+)
 @pytest.mark.parametrize(("plant", "name"), PLANTED)
 async def test_R11_the_check_finds_each_planted_bug(plant: Any, name: str) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
@@ -603,6 +606,7 @@ async def test_R11_the_check_finds_each_planted_bug(plant: Any, name: str) -> No
     assert problems(fault, True, await play(fault, OPENAI, True, LIMIT, plant)) != []
 
 
+@pytest.mark.planted("a client without deadlines")
 async def test_R11_the_check_finds_a_client_without_deadlines() -> None:
     fault = next(fault for fault in FAULTS if fault.name == "stalls_in_the_middle")
     deaf = Fault(fault.name, fault.plays, fault.error, fault.kept, options={"deadlines": Deadlines(idle=10_000)})

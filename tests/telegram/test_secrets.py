@@ -58,6 +58,7 @@ async def test_G7_no_log_line_at_any_level_holds_the_token(
     assert leaks(caplog.records) == []
 
 
+@pytest.mark.planted("a log line with the token")
 def test_G7_a_planted_leak_is_found(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     logging.getLogger("aiohttp.client").debug("GET %s", f"https://api.telegram.org/bot{TOKEN}/getMe")

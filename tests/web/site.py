@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
@@ -12,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.cli.forks import Forked
 
 Answer = list[dict[str, Any]]
 CHROMIUM = os.environ.get("LAMINA_CHROMIUM", "/usr/bin/chromium")
@@ -25,7 +25,7 @@ class Site:
     url: str
     token: str
     folder: Path
-    process: "subprocess.Popen[str]"
+    process: Forked
 
     @property
     def door(self) -> str:
@@ -72,17 +72,17 @@ def serving(
     own = {
         "LAMINA_STORE": str(folder / "chats.db"), "LAMINA_USER": "ann", "LAMINA_EMBEDDER": "none",
         "LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(folder / "script.json"),
-        "XDG_STATE_HOME": str(folder / "state"), "PYTHONUNBUFFERED": "1", **(environ or {}),
+        "XDG_STATE_HOME": str(folder / "state"), **(environ or {}),
     }  # fmt: skip
-    command = [sys.executable, "-m", "lamina", "serve", "--listen", f"127.0.0.1:{port}", "--no-open", "--log", "off"]
-    with (folder / "serve.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env={**clean, **own}, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
-        )
+    command = ["serve", "--listen", f"127.0.0.1:{port}", "--no-open", "--log", "off"]
+    told, tells = os.pipe()
+    with (folder / "serve.log").open("w", encoding="utf-8") as log, open(os.devnull) as nothing:
+        process = Forked(command, (nothing.fileno(), tells, log.fileno()), folder, {**clean, **own})
+    os.close(tells)
+    with open(told, encoding="utf-8") as says:
         try:
-            assert process.stdout
             printed = ""
-            for line in process.stdout:
+            for line in says:
                 printed += line
                 if found := re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\S+)", line):
                     yield Site(found[1], found[2], folder, process)
@@ -92,5 +92,3 @@ def serving(
         finally:
             process.terminate()
             process.wait(20)
-            if process.stdout:
-                process.stdout.close()

@@ -1,0 +1,223 @@
+"""What docs/reliability.md says: each fault, how often it was tried, what came of it, the planted bug that was found.
+
+A test carries a fault when its name begins with the fault's id (`test_R1_…`, `test_R1_R20_…`, `test_fault_P4_…`). An id
+that a requirement has too needs the word `fault` outside of `tests/faults` and of files that end with `_faults.py`.
+Nothing here is counted by hand: trials, seeds and bugs are told by the tests themselves.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.cases import Case, Function, counted, functions_in, verdict
+
+CHAPTERS = {
+    "R": "Durability",
+    "I": "Isolation",
+    "P": "Prompt",
+    "T": "Tools",
+    "G": "Gateway",
+}
+FAULTS = {
+    "R1": "a process killed at any moment of a chat loses and doubles nothing that it had shown",
+    "R2": "nor does one that ends right before or after any of the store's transactions",
+    "R3": "nothing counts as saved before it is on the disk",
+    "R4": "a full disk is said before anything counts as saved; reading goes on, and writing once there is room",
+    "R5": "a damaged store is read, named and left as it is",
+    "R6": "our own code never opens the files of an open database, which would drop their locks",
+    "R7": "one store has one owner; whoever comes second is told who that is",
+    "R9": "a client that leaves in the middle of an answer loses nothing and leaves nothing running",
+    "R10": "an answer goes on at any place where its reader lost it, for that reader alone",
+    "R11": "whatever a provider does wrong, a turn ends in time, in words, and the session goes on",
+    "R12": "after a crash between a call and its result the next request is one that providers take",
+    "R13": "each job of the outbox has its effect once, and one that never works is set aside in sight",
+    "R14": "the same message sent again under its key, or by Telegram, is one turn and one answer",
+    "R15": "writers on one session only ever add to it",
+    "R16": "a clock that jumps changes the order of nothing",
+    "R20": "R1, R9 and R13 to R15 over PostgreSQL, whose connections are cut off",
+    "I1": "nobody ever sees a word of somebody else: not in an answer, a request, a log or an export",
+    "I2": "an id of somebody else is the same as one that never was, on every route",
+    "I3": "who asks is known by the key alone, whatever the request says",
+    "I4": "a layer of somebody else never goes out, by whatever way it came in",
+    "P1": "text from outside stays text: no tag, role or token in it becomes structure",
+    "P3": "memories and results of tools are data with their origin, and never become instructions",
+    "P4": "hidden characters in rules are found and wait for a yes to these very bytes; honest text passes",
+    "P6": "no path of instructions or tools leads out of its folder, not even in a race",
+    "P7": "a template has named slots and nothing else that could run",
+    "P9": "what is too large is refused or cut as stated, and what we trust is the last to give way",
+    "P11": "a model that always obeys an attacker changes, reaches and tells nothing without a yes",
+    "T1": "no command with an effect runs by itself, and ordinary reading does",
+    "T3": "what a person approves is what runs, with every hidden character in sight",
+    "T4": "a command sees no secret of ours, and ends with all that it started",
+    "T5": "a fetch reaches the open internet only, checked at the address that it is connected to",
+    "T7": "a file whose writer is killed is the old one or the new one",
+    "G1": "hundreds of slow clients are closed, and honest ones are all answered",
+    "G2": "no request, however malformed, gets a server error; too long a body is never read",
+    "G4": "a foreign host or page reaches no handler, and nobody listens for others without a key",
+    "G5": "a caller changes neither the provider nor the operator's layers",
+    "G6": "hostile text in an answer runs nothing and loads nothing in a real browser",
+    "G7": "no key or secret is in any log, at any level",
+}
+"""In our own words; some numbers of the list were never given."""
+
+OVER_POSTGRES = {"R1", "R9", "R13", "R14", "R15"}
+"""What R20 asks for again, over PostgreSQL: the cases of these that are named so count for it too."""
+IDS = re.compile(r"test_(fault_)?((?:[RIPTG]\d+_(?:and_)?)+)")
+OURS_ALONE = "RTG"
+"""Letters that no requirement has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one run: when, where, how."""
+
+    date: str
+    machine: str
+    commit: str
+    form: str
+    command: str
+    seconds: float
+    factor: int
+
+
+def carried_by(where: Path, name: str) -> list[str]:
+    """The faults that a test's name carries, in its file."""
+    found = IDS.match(name)
+    if not found:
+        return []
+    home = "faults" in where.parts or where.stem.endswith("_faults") or found[1]
+    ids = re.findall(r"[RIPTG]\d+", found[2])
+    return [each for each in ids if each in FAULTS and (home or each[0] in OURS_ALONE)]
+
+
+def carriers_in(folder: Path) -> dict[str, list[str]]:
+    """Each fault, and the tests below the folder that carry it, as `tests/faults/test_engine.py::test_R1_…`."""
+    found: dict[str, list[str]] = {fault: [] for fault in FAULTS}
+    for where, node in functions_in(folder):
+        for fault in carried_by(where, node.name):
+            found[fault].append(f"{where.as_posix()}::{node.name}")
+    return found
+
+
+def planted_in(folder: Path) -> dict[str, list[str]]:
+    """Each fault, and those of its tests that have a planted bug."""
+    found: dict[str, list[str]] = {fault: [] for fault in FAULTS}
+    for where, node in functions_in(folder):
+        for fault in carried_by(where, node.name) if _has_planted(node) else ():
+            found[fault].append(f"{where.as_posix()}::{node.name}")
+    return found
+
+
+def _has_planted(node: Function) -> bool:
+    return any("pytest.mark.planted" in ast.unparse(each) for each in node.decorator_list)
+
+
+def cases_of(fault: str, tests: Mapping[str, Sequence[str]], cases: Sequence[Case]) -> list[Case]:
+    """The cases of a fault's tests; R20 is about PostgreSQL alone."""
+    mine = [case for case in cases if case.test in tests[fault]]
+    if fault != "R20":
+        return mine
+    again = {name for each in OVER_POSTGRES for name in tests.get(each, ())} - set(tests[fault])
+    over = [case for case in cases if case.test in again and "postgres" in case.case]
+    return [case for case in mine if "sqlite" not in case.case] + over
+
+
+def page(tests: Mapping[str, Sequence[str]], cases: Sequence[Case], facts: Facts) -> str:
+    lines = [_head(facts)]
+    for letter, title in CHAPTERS.items():
+        faults = [fault for fault in FAULTS if fault[0] == letter and fault in tests]
+        if not faults:
+            continue
+        lines += [f"## {title}\n", "| id | what holds | trials | result | planted bug that was found | time | tests |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        lines += [_row(fault, tests, cases_of(fault, tests, cases)) for fault in faults]
+        lines.append("")
+        for fault in faults:
+            lines += [f"{fault}:\n", *_details(tests[fault], cases_of(fault, tests, cases)), ""]
+    failed = [case for case in cases if case.state == "failed"]
+    if failed:
+        lines += ["## What failed\n", *(f"- `{replay(case, facts.factor)}`" for case in failed), ""]
+    return "\n".join(lines)
+
+
+def _head(facts: Facts) -> str:
+    return f"""# Reliability
+
+Written by `make soak`, which plays these faults and lets each test say how often it tried. Every family has a bug of
+its own, planted in the test and not in lamina, that its check must find: a check that cannot fail shows nothing.
+
+| | |
+|---|---|
+| form | {facts.form} |
+| command | `{facts.command}` |
+| date | {facts.date} |
+| commit | {facts.commit} |
+| machine | {facts.machine} |
+| took | {duration(facts.seconds)} |
+"""
+
+
+def _row(fault: str, tests: Mapping[str, Sequence[str]], cases: Sequence[Case]) -> str:
+    bugs = {bug: None for case in cases if case.state == "passed" for bug in case.planted}
+    files = {name.partition("::")[0]: None for name in (*tests[fault], *(case.test for case in cases))}
+    cells = [
+        fault, FAULTS[fault], trials(cases), result(tests[fault], cases), "; ".join(bugs) or "**none**",
+        duration(sum(case.seconds for case in cases)), "<br>".join(f"`{name}`" for name in files) or "**none**",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def trials(cases: Iterable[Case]) -> str:
+    """`1,200 kills, 4 cases`; `640 of 1,200 kills` where the time was over. Planted bugs are no trials."""
+    done, wanted = Counter[str](), Counter[str]()
+    for case in cases:
+        if case.state != "skipped" and (case.unit or not case.planted):
+            unit = case.unit or "cases"
+            done[unit] += case.trials
+            wanted[unit] += case.wanted
+    parts = [
+        f"{done[unit]:,} {unit if wanted[unit] > 1 else re.sub('s$|s(?= )', '', unit, count=1)}"
+        if done[unit] == wanted[unit]
+        else f"{done[unit]:,} of {wanted[unit]:,} {unit}"
+        for unit in sorted(wanted, key=lambda unit: unit == "cases")
+    ]
+    return ", ".join(parts) or "none"
+
+
+def result(names: Sequence[str], cases: Sequence[Case]) -> str:
+    """Passed when all of its tests have; what was skipped is said."""
+    results = counted(cases)
+    skipped = sum(count["skipped"] for count in results.values())
+    ran = [results.get(name, Counter()) for name in names]
+    word = verdict(count for count in ran if not count or count["passed"] or count["failed"])
+    return f"{word}, {skipped} skipped" if skipped else word
+
+
+def _details(names: Sequence[str], cases: Sequence[Case]) -> list[str]:
+    rows: list[str] = []
+    for name in dict.fromkeys((*names, *(case.test for case in cases))):
+        mine = [case for case in cases if case.test == name]
+        states = Counter(case.state for case in mine)
+        told = ", ".join(f"{states[state]} {state}" for state in ("passed", "failed", "skipped") if states[state])
+        units = [case for case in mine if case.unit]
+        rows.append(f"- `{name}`: {told or 'not run'}{f'; {trials(units)}' if units else ''}")
+    return rows or ["- no test carries it"]
+
+
+def replay(case: Case, factor: int) -> str:
+    """The command that plays a case again."""
+    seed = f"SEED={case.seeds[0]} " if case.seeds else ""
+    return f"{seed}SOAK={factor} .venv/bin/python -m pytest --timeout 5400 '{case.name}'"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s" if rest else "< 1 s"
+
+
+def results_on(text: str) -> dict[str, str]:
+    """Each fault on a page, and its result."""
+    return dict(re.findall(r"^\| ([RIPTG]\d+) \| [^|]*\| [^|]*\| ([^|]*) \|", text, re.MULTILINE))
