@@ -321,7 +321,8 @@ def test_the_readmes_quote_figures_that_the_report_has(path: Path) -> None:
 
 @linked
 def test_every_name_is_public_and_every_make_target_exists(path: Path) -> None:
-    assert unknown_names(read(path)) == []
+    if path.name != "extending.md":  # for those who change lamina itself: test_extending applies and runs its diffs
+        assert unknown_names(read(path)) == []
     assert unknown_targets(read(path)) == []
 
 
