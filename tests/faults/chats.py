@@ -287,7 +287,7 @@ async def receipt_problems(store: Store, turn: TurnRecord) -> list[str]:
 
 def tokens_of(row: StoredMessage) -> list[str]:
     calls: Sequence[Any] = row.extra.get("tool_calls") or ()
-    return [json.loads(call["function"]["arguments"])["token"] for call in calls]
+    return [json.loads(call["function"]["arguments"]).get("token", "") for call in calls]
 
 
 def _doubled(rows: Sequence[StoredMessage]) -> list[str]:
