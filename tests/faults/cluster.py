@@ -99,7 +99,7 @@ class Cluster:
         return int(found)
 
     def copy(self, database: str = "") -> str:
-        """The address of a copy of the database, or of an earlier copy, as it is now. For that moment nobody gets in."""
+        """The address of a copy of the database, or of an earlier copy, as it is now. Meanwhile nobody gets in."""
         source, name = database or self.database, f"copy{next(self.server.numbers)}"
         self.server.sql(f"ALTER DATABASE {source} ALLOW_CONNECTIONS false")
         try:
@@ -150,7 +150,8 @@ def _listens(process: "subprocess.Popen[Any]", port: int, log: Path) -> None:
         except urllib.error.HTTPError:
             return
         except OSError:
-            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
             time.sleep(0.02)
 
 
@@ -231,16 +232,19 @@ class Model:
     async def _answer(self, asked: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.began += 1
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        for choice in [*self._choices(asked), None]:
-            line = json.dumps({"choices": [{"index": 0, **choice}]}) if choice else "[DONE]"
-            raw = f"data: {line}\n\n".encode()
-            writer.write(b"%x\r\n%b\r\n" % (len(raw), raw))
-            await writer.drain()
-            if choice:
-                await asyncio.sleep(PACE)
-            if reader.at_eof():
-                self.left += 1
-                raise ConnectionError("the reader left")
+        try:
+            for choice in [*self._choices(asked), None]:
+                line = json.dumps({"choices": [{"index": 0, **choice}]}) if choice else "[DONE]"
+                raw = f"data: {line}\n\n".encode()
+                writer.write(b"%x\r\n%b\r\n" % (len(raw), raw))
+                await writer.drain()
+                if choice:
+                    await asyncio.sleep(PACE)
+                if reader.at_eof():
+                    raise ConnectionError("the reader left")
+        except ConnectionError:
+            self.left += 1
+            raise
         writer.write(b"0\r\n\r\n")
         self.whole += 1
 
