@@ -125,3 +125,20 @@ async def test_R20_where_all_connections_are_taken_one_is_waited_for(postgres: S
         assert len(await store.sessions.list("ann")) == 8
     finally:
         await database.close()
+
+
+async def test_R13_whatever_the_plan_no_more_jobs_are_taken_than_were_asked_for(postgres: Server) -> None:
+    where = postgres.database()
+    name = where.partition("@/")[2].partition("?")[0]
+    for way in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):  # then a subquery is run for each row
+        postgres.sql(f"ALTER DATABASE {name} SET enable_{way} = off")
+    database, _ = await open_postgres(where, time.time)
+    store = Store(database, time.time)
+    try:
+        for n in range(12):
+            await store.jobs.add(f"user{n}", "memory")
+        assert [len(await store.jobs.claim("w", kinds=["memory"], n=3, in_order=True)) for _ in range(5)] == [3] * 4 + [
+            0
+        ]
+    finally:
+        await database.close()
