@@ -1,8 +1,8 @@
 """How many gateways, workers and database cores so many users need: a model in a page, with measured inputs.
 
-`python scripts/capacity.py` prints a table from a thousand to a hundred million users, `--users 1e8 --json` every figure
-of one case. What a turn costs is read from docs/capacity.json, which `scripts/measure_capacity.py` writes; what people
-do is an assumption, and each is an option. `--page` writes both into docs/scaling.md.
+`python scripts/capacity.py` prints a table from a thousand to a hundred million users, `--users 1e8 --json` all
+figures of one case. What a turn costs is read from docs/capacity.json, which `scripts/measure_capacity.py` writes; what
+people do is an assumption, and each is an option. `--page` writes both into docs/scaling.md.
 """
 
 import argparse
@@ -152,15 +152,20 @@ def models() -> str:
 def figures() -> str:
     """The measurements as a table of Markdown."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    lines = [f"Measured on {found['date']}, {found['machine']}, {found['others_busy']}, by `{found['command']}`.", ""]
-    lines += ["| input | | how |", "|---|---:|---|"]
-    lines += [f"| `{name}` | {one['value']:,g} {one['unit']} | {one['how']} |" for name, one in found["inputs"].items()]
+    lines = [f"By `{found['command']}`: {found['machine']}, {found['others_busy']}.", ""]
+    lines += ["| input | | how | when |", "|---|---:|---|---|"]
+    lines += [
+        f"| `{name}` | {one['value']:,g} {one['unit']} | {one['how']} | {one['date']} |"
+        for name, one in found["inputs"].items()
+    ]
     return "\n".join(lines)
 
 
 def page(text: str) -> str:
     """The page with the measurements and the table of today in their places."""
-    text = re.sub(r"(<!-- measured -->\n).*?(\n<!-- /measured -->)", lambda m: m[1] + figures() + m[2], text, flags=re.S)
+    text = re.sub(
+        r"(<!-- measured -->\n).*?(\n<!-- /measured -->)", lambda m: m[1] + figures() + m[2], text, flags=re.S
+    )
     return re.sub(r"(main\(\[\]\)\n```\n\n```text\n).*?(\n```)", lambda m: m[1] + models() + m[2], text, flags=re.S)
 
 
@@ -168,9 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="How many of everything so many users need.")
     for one in fields(Assumed):
         default = None if one.name == "users" else one.default
-        parser.add_argument(
-            f"--{one.name.replace('_', '-')}", type=float, default=default, help=f"default: {one.default:g}"
-        )
+        name = f"--{one.name.replace('_', '-')}"
+        parser.add_argument(name, type=float, default=default, help=f"default: {one.default:g}")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="the file of measurements")
     parser.add_argument("--page", action="store_true", help="write the figures into docs/scaling.md")
     parser.add_argument("--json", action="store_true", help="every figure, for programs")

@@ -135,11 +135,11 @@ def cpu(*pids: int) -> float:
     return total
 
 
-def on_sqlite(folder: Path, upstream: str) -> Inputs:
+def on_sqlite(folder: Path, _: Server) -> Inputs:
     say("one gateway, SQLite")
     store = str(folder / "load.db")
     keys = asyncio.run(keys_in(store))
-    with gateways(folder, environ(folder, store, upstream), 1) as (one,):
+    with model() as upstream, gateways(folder, environ(folder, store, upstream), 1) as (one,):
         turns, lasted, before, after = asyncio.run(load(one.url, keys, lambda: cpu(one.process.pid)))
     how = f"{CLIENTS} clients through one `lamina serve`, {SECONDS:g} s, 20 pieces an answer"
     return {
@@ -148,7 +148,7 @@ def on_sqlite(folder: Path, upstream: str) -> Inputs:
     }
 
 
-def on_postgres(folder: Path, upstream: str, server: Server) -> Inputs:
+def on_postgres(folder: Path, server: Server) -> Inputs:
     say("one gateway, PostgreSQL")
     store = server.database()
     keys, database = asyncio.run(keys_in(store)), store.partition("@/")[2].partition("?")[0]
@@ -159,7 +159,7 @@ def on_postgres(folder: Path, upstream: str, server: Server) -> Inputs:
         syncs = int(server.sql("SELECT COALESCE(SUM(fsyncs), 0) FROM pg_stat_io WHERE object = 'wal'"))
         return cpu(*pids), cpu(server.process.pid), commits, wal, syncs
 
-    with gateways(folder, environ(folder, store, upstream), 1) as (one,):
+    with model() as upstream, gateways(folder, environ(folder, store, upstream), 1) as (one,):
         turns, lasted, before, after = asyncio.run(load(one.url, keys, lambda: marks(one.process.pid)))
         resident = psutil.Process(one.process.pid).memory_info().rss
     spent = [(new - old) / turns for old, new in zip(before, after, strict=True)]
@@ -175,13 +175,18 @@ def on_postgres(folder: Path, upstream: str, server: Server) -> Inputs:
     }
 
 
-def behind_nginx(folder: Path, upstream: str, server: Server) -> Inputs:
+def behind_nginx(folder: Path, server: Server) -> Inputs:
     if NGINX is None:
         say("no nginx here: three gateways are left out")
         return {}
     say("three gateways and two workers behind nginx, PostgreSQL")
     store = server.database()
-    keys, env = asyncio.run(keys_in(store)), environ(folder, store, upstream)
+    with model() as upstream:
+        return _behind_nginx(folder, store, environ(folder, store, upstream))
+
+
+def _behind_nginx(folder: Path, store: str, env: dict[str, str]) -> Inputs:
+    keys = asyncio.run(keys_in(store))
     workers = [subprocess.Popen([sys.executable, "-m", "lamina", "worker", "--json"], env=env, cwd=folder,
                                 stdout=subprocess.DEVNULL) for _ in range(2)]  # fmt: skip
     try:
@@ -300,7 +305,7 @@ def jobs(folder: Path, server: Server) -> Inputs:
     }
 
 
-def index(server: Server) -> Inputs:
+def index(_: Path, server: Server) -> Inputs:
     """What memories take in the memory of a gateway and in the tables."""
     say("memories")
     where = server.database()
@@ -329,6 +334,7 @@ def index(server: Server) -> Inputs:
 async def indexed(where: str) -> float:
     """In a process of its own: what the index of one owner adds to it."""
     async with App.open(where, settings=settings_of(where), work=False) as app:
+        await app.recall.warm()
         await app.recall.search("bob", "which box", limit=5)
         before = psutil.Process().memory_info().rss
         await app.recall.search("ann", "which box is at place 17", limit=5)
@@ -336,36 +342,33 @@ async def indexed(where: str) -> float:
 
 
 def entry(value: float, unit: str, how: str) -> dict[str, Any]:
-    return {"value": float(f"{value:.4g}"), "unit": unit, "how": how}
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return {"value": float(f"{value:.4g}"), "unit": unit, "how": how, "date": date}
 
 
-def constants() -> Inputs:
-    """What the code itself says."""
-    return {
-        "connections": entry(POOL, "connections/process", "to PostgreSQL: store/postgres.py"),
-    }  # fmt: skip
+PARTS: dict[str, Callable[[Path, Server], Inputs]] = {
+    "sqlite": on_sqlite, "postgres": on_postgres, "nginx": behind_nginx, "stored": stored, "jobs": jobs, "index": index,
+}  # fmt: skip
 
 
 def main() -> None:
+    """All parts, or those that are named; what the others found before stays."""
     if sys.argv[1:2] == ["--index"]:
         print(asyncio.run(indexed(sys.argv[2])))
         return
-    before = psutil.getloadavg()[0]
+    busy, wanted = psutil.getloadavg()[0], sys.argv[1:] or list(PARTS)
+    inputs: Inputs = json.loads(OUT.read_text(encoding="utf-8"))["inputs"] if sys.argv[1:] else {}
+    inputs["connections"] = entry(POOL, "connections/process", "to PostgreSQL, at most: store/postgres.py")
     with tempfile.TemporaryDirectory() as name, running(durable=True) as server:
-        folder = Path(name)
-        with model() as upstream:
-            inputs = constants() | on_sqlite(folder, upstream) | on_postgres(folder, upstream, server)
-            inputs |= behind_nginx(folder, upstream, server)
-        inputs |= stored(folder, server) | jobs(folder, server) | index(server)
+        for part in wanted:
+            inputs |= PARTS[part](Path(name), server)
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    made = {
+    write({
         "command": "python scripts/measure_capacity.py",
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": f"Python {platform.python_version()}, {system}",
-        "others_busy": f"load average {before:.1f} before it began",
+        "others_busy": f"load average {busy:.1f} before it began",
         "inputs": dict(sorted(inputs.items())),
-    }
-    write(made)
+    })  # fmt: skip
 
 
 def write(made: dict[str, Any]) -> None:
