@@ -249,7 +249,8 @@ class Model:
         self.whole += 1
 
     def _choices(self, asked: Any) -> list[dict[str, Any]]:
-        """Some pieces of text, and for every third question first a call of a tool."""
+        """Some pieces of text, for every third question twice, with the call of a tool in between. A `seed` says how
+        many pieces, and that there is a call when it is odd."""
         said = json.dumps(asked, ensure_ascii=False)
         owners = sorted({found[1] for found in MARK.finditer(said)})
         if len(owners) > 1:
@@ -265,7 +266,8 @@ class Model:
             known = sorted({found[0] for found in MARK.finditer(said)} - {mark})
             pieces[-1] += f"I know of {' '.join(known[:2])}. " if known else ""
         delta: list[dict[str, Any]] = [{"delta": {"content": piece}, "finish_reason": None} for piece in pieces]
-        if step or int(mark[-2], 16) % 3 or "tools" not in asked:
+        calls = asked["seed"] % 2 if "seed" in asked else not int(mark[-2], 16) % 3
+        if step or not calls or "tools" not in asked:
             return [*delta, {"delta": {}, "finish_reason": "stop"}]
         function = {"name": "read_file", "arguments": json.dumps({"path": "note.txt"})}
         call = {"index": 0, "id": f"call_{mark}", "type": "function", "function": function}

@@ -89,12 +89,13 @@ async def long_turn(visitor: Visitor, pieces: int = 40) -> str:
 async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_the_others(site: Cluster) -> None:
     async with crowd_of(site) as crowd:
         for _ in range(SOAK):
-            visitor = crowd.visitor(0)
-            turn = await long_turn(visitor)
-            told = await asyncio.gather(*(hop(visitor, turn) for _ in range(3)))
-            whole = text_of(heard((await visitor.ask("GET", f"/api/turns/{turn}/events")).raw))
-            assert whole.count("[") == 40
-            assert [text for text, _ in told] == [whole] * 3
+            visitor, turn, whole = crowd.visitor(0), "", ""
+            for pieces, count in ((21, 42), (40, 40)):  # with a tool in between, and without
+                turn = await long_turn(visitor, pieces)
+                told = await asyncio.gather(*(hop(visitor, turn) for _ in range(3)))
+                whole = text_of(heard((await visitor.ask("GET", f"/api/turns/{turn}/events")).raw))
+                assert whole.count("[") == count
+                assert [text for text, _ in told] == [whole] * 3
             for _ in range(40):  # and from any character on
                 at = visitor.rng.randrange(len(whole) + 1)
                 reply = await visitor.ask("GET", f"/api/turns/{turn}/events", **{"Last-Event-ID": str(at)})
