@@ -16,11 +16,15 @@ else
   install=("$venv/bin/python" -m pip install --quiet)
 fi
 "${install[@]}" --no-deps -r "requirements/$list.txt" -e .
-# Tests look at the page in a real browser. Without one they are skipped, and say so.
-if [ "$list" = dev ] && [ ! -x /usr/bin/chromium ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  echo "Installing Chromium for the tests of the web page …" >&2
-  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium fonts-wqy-microhei; } \
-    >"$venv/chromium.log" 2>&1 || echo "Chromium could not be installed; those tests are skipped. See $venv/chromium.log" >&2
+# Tests look at the page in a real browser, and put nginx before several gateways. Without them they are skipped, and
+# say so. RUNLEVEL keeps Debian from starting an nginx of its own.
+missing=()
+[ -x /usr/bin/chromium ] || missing+=(chromium fonts-wqy-microhei)
+[ -x /usr/sbin/nginx ] || missing+=(nginx)
+if [ "$list" = dev ] && [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "Installing ${missing[*]} for the tests …" >&2
+  { apt-get update -q && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}"; } \
+    >"$venv/apt.log" 2>&1 || echo "${missing[*]} could not be installed; those tests are skipped. See $venv/apt.log" >&2
 fi
 touch "$venv/$list.stamp"
 [ "$list" = run ] || touch "$venv/run.stamp"

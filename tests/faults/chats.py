@@ -262,7 +262,7 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
             of_turn[row.turn_id].append(row)
         known |= {turn.turn_id: (turn, of_turn[turn.turn_id]) for turn in turns}
         called.update(token for row in rows for token in tokens_of(row))
-        found += _doubled(rows)
+        found += doubled(rows)
         found += await next_request(app, owner, session_id)
     for line in ledger.folded:
         session = await store.sessions.get(line["owner"], line["session"])
@@ -287,10 +287,10 @@ async def receipt_problems(store: Store, turn: TurnRecord) -> list[str]:
 
 def tokens_of(row: StoredMessage) -> list[str]:
     calls: Sequence[Any] = row.extra.get("tool_calls") or ()
-    return [json.loads(call["function"]["arguments"])["token"] for call in calls]
+    return [json.loads(call["function"]["arguments"]).get("token", "") for call in calls]
 
 
-def _doubled(rows: Sequence[StoredMessage]) -> list[str]:
+def doubled(rows: Sequence[StoredMessage]) -> list[str]:
     """Questions and pieces of text are each of them unlike any other."""
     said = Counter(piece for row in rows if row.role == "assistant" for piece in PIECE.findall(row.text))
     asked = Counter(row.text for row in rows if row.role == "user")

@@ -38,26 +38,37 @@ def new_key(folder: Path, env: dict[str, str], *more: str) -> str:
     return json.loads(made.stdout)["key"]
 
 
+def begun(folder: Path, env: dict[str, str], port: int = 0) -> Gateway:
+    """A gateway that is about to answer; its log goes on where an earlier one at the same port ended."""
+    port = port or free_port()
+    log = folder / f"gateway-{port}.log"
+    with log.open("a") as out:
+        command = [sys.executable, "-m", "lamina", "serve", "--listen", f"127.0.0.1:{port}", "--no-open"]
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out, text=True)
+    return Gateway(process, f"http://127.0.0.1:{port}", log)
+
+
+def answers(one: Gateway) -> None:
+    """Returns when it does."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"{one.url}/api/health", timeout=5):
+                return
+        except (OSError, urllib.error.URLError):
+            assert one.process.poll() is None, one.log.read_text()
+            assert time.monotonic() < end, one.log.read_text()
+            time.sleep(0.05)
+
+
 @contextmanager
 def gateway(folder: Path, env: dict[str, str]) -> Generator[Gateway]:
     """A gateway that answers, ended by SIGTERM unless it is dead already."""
-    port = free_port()
-    log = folder / f"gateway-{port}.log"
-    with log.open("w") as out:
-        command = [sys.executable, "-m", "lamina", "serve", "--listen", f"127.0.0.1:{port}", "--no-open"]
-        process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out, text=True)
+    one = begun(folder, env)
     try:
-        url, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/api/health", timeout=5):
-                    break
-            except (OSError, urllib.error.URLError):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
-        yield Gateway(process, url, log)
+        answers(one)
+        yield one
     finally:
-        if process.poll() is None:
-            process.terminate()
-        process.wait(60)
+        if one.process.poll() is None:
+            one.process.terminate()
+        one.process.wait(60)

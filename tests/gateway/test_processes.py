@@ -100,6 +100,22 @@ async def test_R20_a_gateway_that_dies_leaves_its_turn_to_the_other(tmp_path: Pa
                 assert (await again.json())["turn_id"] == turn["turn_id"], "the same key is the same turn, anywhere"
 
 
+async def test_connections_are_as_many_as_the_setting_says_and_half_of_them_from_one_address(tmp_path: Path) -> None:
+    env = environ(tmp_path, str(tmp_path / "s.db"), SLOW) | {"LAMINA_CONNECTIONS": "4"}
+    send = {"Authorization": f"Bearer {new_key(tmp_path, env)}"}
+    body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
+    with gateway(tmp_path, env) as site:
+        async with aiohttp.ClientSession() as client, asyncio.timeout(60):
+            path = f"{site.url}/v1/chat/completions"
+            async with (
+                client.post(path, json=body, headers=send) as one,
+                client.post(path, json=body, headers=send) as two,
+            ):
+                assert (one.status, two.status) == (200, 200)
+                async with client.get(f"{site.url}/api/health") as third:
+                    assert third.status == 503
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_gateway_says_what_is_wrong_in_words(tmp_path: Path, path: str) -> None:
     env = environ(tmp_path, str(tmp_path / "s.db"), HELLO)

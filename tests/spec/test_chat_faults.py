@@ -147,6 +147,26 @@ async def test_H6_one_bad_job_harms_no_other_and_a_hanging_one_does_not_stop_the
     assert "TimeoutError" in (await store.jobs.parked("a"))[0].error
 
 
+async def test_R13_a_job_that_fails_while_the_store_is_away_is_lost_to_its_lease_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    ends: list[str] = []
+    async with open_store(str(tmp_path / "s.db")) as store:
+        await say(app_on(store), "ann", await app_on(store).new_session("ann"), "My dog is Rex.")
+        away = asyncio.Event()
+
+        async def gone(messages: Sequence[object], schema: object) -> str:
+            await store.db.close()
+            away.set()
+            raise ValueError("nobody heard of it")
+
+        app = App(store, settings(), embedder=Letters(), complete=gone)
+        worker = Worker(store, app.memory, report=lambda job, how, error: ends.append(how))
+        assert await worker.run_once() == 1
+        assert away.is_set()
+    assert ends == ["lost"]
+
+
 async def test_H7_an_import_never_loses_a_row_without_a_word(store: Store, tmp_path: Path) -> None:
     await store.memories.add("ann", [NewMemory("mine")])
     async with open_store(str(tmp_path / "other.db")) as other:

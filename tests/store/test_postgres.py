@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -111,3 +112,33 @@ async def test_the_versions_of_another_program_are_left_alone(postgres: Server) 
     postgres.sql("GRANT ALL ON schema_version TO lamina", database)
     with pytest.raises(StoreError, match="another program"):
         await open_postgres(where, lambda: 1.0)
+
+
+async def test_R20_where_all_connections_are_taken_one_is_waited_for(postgres: Server) -> None:
+    where = postgres.database()
+    database, _ = await open_postgres(where, time.time)
+    postgres.sql(f"ALTER DATABASE {where.partition('@/')[2].partition('?')[0]} CONNECTION LIMIT 1")
+    store = Store(database, time.time)
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(store.sessions.new("ann", session_id=f"s{n}") for n in range(8)))
+        assert len(await store.sessions.list("ann")) == 8
+    finally:
+        await database.close()
+
+
+async def test_R13_whatever_the_plan_no_more_jobs_are_taken_than_were_asked_for(postgres: Server) -> None:
+    where = postgres.database()
+    name = where.partition("@/")[2].partition("?")[0]
+    for way in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):  # then a subquery is run for each row
+        postgres.sql(f"ALTER DATABASE {name} SET enable_{way} = off")
+    database, _ = await open_postgres(where, time.time)
+    store = Store(database, time.time)
+    try:
+        for n in range(12):
+            await store.jobs.add(f"user{n}", "memory")
+        assert [len(await store.jobs.claim("w", kinds=["memory"], n=3, in_order=True)) for _ in range(5)] == [3] * 4 + [
+            0
+        ]
+    finally:
+        await database.close()

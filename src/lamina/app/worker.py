@@ -143,7 +143,11 @@ class Worker:
         try:
             after = float(2**job.attempts)
             put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)
-        except LeaseError:
+        except StoreError as problem:
+            if not isinstance(
+                problem, LeaseError
+            ):  # the store is away: the lease runs out, and somebody takes it again
+                self._log.warning("[Worker] %s", problem)
             self._report(job, "lost", what)
         else:
             self._report(job, "parked" if put_back.state == "parked" else "again", what)

@@ -89,6 +89,7 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
     address, port = listen_place(settings.listen)
     options = Options(
         address, port, wanted.host_names, wanted.origins, settings.public_https, settings.body_limit,
+        connections=settings.connections, address_connections=settings.connections // 2,
         rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=wanted.log,  # pyright: ignore[reportArgumentType] -- checked
     )  # fmt: skip
     sock = listen(options)  # before the store is opened: a port that is taken is said at once

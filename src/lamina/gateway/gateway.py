@@ -261,7 +261,7 @@ class Gateway:
         shown = shown_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
         try:
             await self.principals.principal(shown, address)
-            replies["set-cookie"] = self.principals.cookie_for(shown)
+            replies["set-cookie"] = self.principals.cookie_for(shown, headers)
         except HttpError as error:
             if error.status != 401:
                 raise

@@ -42,10 +42,10 @@ def own_routes(gateway: "Gateway") -> Sequence[Route]:
         shown = shown_key(text.strip())
         principal = await gateway.principals.principal(shown, request.address)
         known = {"user": principal.user, "scopes": sorted(principal.scopes)}
-        return Reply(known, headers={"Set-Cookie": gateway.principals.cookie_for(shown)})
+        return Reply(known, headers={"Set-Cookie": gateway.principals.cookie_for(shown, request.headers)})
 
     async def logout(app: App, request: Request) -> Reply:
-        return Reply(None, 204, {"Set-Cookie": gateway.principals.no_cookie()})
+        return Reply(None, 204, {"Set-Cookie": gateway.principals.no_cookie(request.headers)})
 
     async def metrics(app: App, request: Request) -> Reply:
         waiting = await app.store.jobs.left(KINDS)

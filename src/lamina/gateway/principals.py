@@ -47,13 +47,31 @@ def shown_key(text: str) -> Shown:
     return Shown(key_id_in(text), key_proof(text))
 
 
+def cookie_name(headers: Mapping[str, str]) -> str:
+    """By the port that the browser sees, as it keeps cookies by host alone; several gateways behind one front have one
+    name for it, whichever ports they listen at themselves."""
+    before, sign, port = headers.get("host", "").rpartition(":")
+    return f"lamina_{port}" if sign and before and port.isascii() and port.isdigit() else "lamina"
+
+
+def _in_cookie(given: str, headers: Mapping[str, str]) -> Shown | None:
+    found, ours = None, cookie_name(headers)
+    for piece in given.split(";"):
+        name, _, value = piece.strip().partition("=")
+        if name == ours and value:
+            key_id, _, proof = value.partition(".")
+            if found and found.proof != proof:
+                raise several()
+            found = Shown(key_id, proof, by_cookie=True)
+    return found
+
+
 class Principals:
     def __init__(
         self, app: App, options: Options, limits: Limits, *, token: str = "", clock: Callable[[], float] = time.time
     ) -> None:
         """`token` is the loopback's own: whoever shows it is the user of the settings."""
         self._app, self._limits, self._clock = app, limits, clock
-        self.cookie = f"lamina_{options.port}"
         self._marks = f"; Path=/; HttpOnly; SameSite=Strict{'; Secure' if options.https else ''}"
         self._token = proof_hash(key_proof(token)) if token else ""
         self._known: dict[str, tuple[Principal, float]] = {}
@@ -74,28 +92,17 @@ class Principals:
             if found and other.proof != found.proof:
                 raise several()
             found = other
-        if (given := headers.get("cookie")) and (cookie := self._in_cookie(given)):
+        if (given := headers.get("cookie")) and (cookie := _in_cookie(given, headers)):
             if found and cookie.proof != found.proof:
                 raise several()
             found = found or cookie
         return found
 
-    def _in_cookie(self, given: str) -> Shown | None:
-        found: Shown | None = None
-        for piece in given.split(";"):
-            name, _, value = piece.strip().partition("=")
-            if name == self.cookie and value:
-                key_id, _, proof = value.partition(".")
-                if found and found.proof != proof:
-                    raise several()
-                found = Shown(key_id, proof, by_cookie=True)
-        return found
+    def cookie_for(self, shown: Shown, headers: Mapping[str, str]) -> str:
+        return f"{cookie_name(headers)}={shown.key_id}.{shown.proof}; Max-Age={COOKIE_SECONDS}{self._marks}"
 
-    def cookie_for(self, shown: Shown) -> str:
-        return f"{self.cookie}={shown.key_id}.{shown.proof}; Max-Age={COOKIE_SECONDS}{self._marks}"
-
-    def no_cookie(self) -> str:
-        return f"{self.cookie}=; Max-Age=0{self._marks}"
+    def no_cookie(self, headers: Mapping[str, str]) -> str:
+        return f"{cookie_name(headers)}=; Max-Age=0{self._marks}"
 
     def believed(self, shown: Shown) -> Principal | None:
         """The principal, where it was looked up a moment ago."""

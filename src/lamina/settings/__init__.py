@@ -27,6 +27,7 @@ ENVIRONMENT_ONLY = {
     "approvals": "no folder approves itself",
     "base_url": "no folder sends your words elsewhere",
     "body_limit": "no folder opens the gateway wider",
+    "connections": "no folder opens the gateway wider",
     "embedder": "no folder sends your words elsewhere",
     "embedder_key": "no key lies in a repository",
     "host_names": "no folder lends the gateway its name",
@@ -146,6 +147,8 @@ class Settings:
     """Whether people reach the gateway by https, through a proxy: then its cookie is only sent that way."""
     body_limit: int = 20_000_000
     """Bytes of a request's body."""
+    connections: int = 1_000
+    """Open at the gateway at one time; from one address, such as a proxy's, half of them."""
     rate_limit: int = 0
     """Requests a minute of a key that has no limit of its own; 0 for none."""
     token_limit: int = 0

@@ -189,6 +189,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "origins": _text,
     "public_https": _switch,
     "body_limit": _number(1_000),
+    "connections": _number(2),
     "rate_limit": _number(0),
     "token_limit": _number(0),
     "otel": _switch,

@@ -94,11 +94,13 @@ def _claim(
     )
     only = f"AND kind IN ({marks(len(kinds))})" if kinds else ""
     rows = yield (
-        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
-        "updated = ? WHERE (owner, job_id) IN (SELECT owner, job_id FROM outbox "
+        # Materialized: else a plan may run it once for each row, and each time it finds n others.
+        "WITH due AS MATERIALIZED (SELECT owner, job_id FROM outbox "
         f"WHERE state IN ('waiting', 'leased') AND run_after <= ? {only} {EARLIER if in_order else ''}"
-        f"ORDER BY run_after, number LIMIT ?{db.dialect.skip_locked}) RETURNING {COLUMNS}",
-        (worker, until, until, now, now, *kinds, n),
+        f"ORDER BY run_after, number LIMIT ?{db.dialect.skip_locked}) "
+        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
+        f"updated = ? WHERE (owner, job_id) IN (SELECT owner, job_id FROM due) RETURNING {COLUMNS}",
+        (now, *kinds, n, worker, until, until, now),
     )
     return sorted((job_of(row) for row in rows), key=lambda job: (job.owner, job.number))
 

@@ -28,11 +28,15 @@ LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,  # others have them all for a moment, or for good: then it is said below
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,
 )
 """The connection is gone; what was not committed is rolled back by the server."""
+POOL = 10
+"""Connections of one process, at most."""
+FULL = f"each process of lamina takes up to {POOL} connections: raise max_connections there, or put PgBouncer between"
 AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 """Two transactions met; rolled back for certain. On the second run one of them sees what the other did."""
 
@@ -125,7 +129,7 @@ class PostgresDatabase:
                 raise self._explain(error) from error
         raise StoreError(
             f"PostgreSQL at {self._place} did not answer for {PATIENCE:g} s: {failure}",
-            hint="check that it runs, then try again",
+            hint=FULL if isinstance(failure, asyncpg.TooManyConnectionsError) else "check that it runs, then try again",
         ) from failure
 
     async def _committed(self, number: str) -> bool:
@@ -248,7 +252,7 @@ async def open_postgres(url: str, clock: Clock, upto: int | None = None) -> tupl
     place = re.sub(r"//[^@/]*@", "//", url.partition("?")[0])  # an error must not show the password
     try:
         connect: Any = cast("Any", asyncpg).create_pool
-        pool: Any = await connect(url, min_size=1, max_size=10, reset=_nothing)
+        pool: Any = await connect(url, min_size=1, max_size=POOL, reset=_nothing)
     except (*LOST, asyncpg.PostgresError, ValueError, TimeoutError) as error:
         raise StoreError(
             f"cannot reach PostgreSQL at {place}: {error}", hint="check the address and the role"
