@@ -17,6 +17,7 @@ ROWS = (
     "trim",
     "grow",
     "prefix",
+    "cache",
     "estimate",
     "grammar",
     "injection",

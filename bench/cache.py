@@ -1,0 +1,228 @@
+"""The prompt cache, end to end: 100 turns of a real chat with memories that change, judged by llama.cpp's own counter.
+
+Two ways are lamina's, the whole of it: engine, store, receipts. The third is a sliding window as LangChain cuts it.
+`python -m bench.cache 20 600` is a small form of it: 20 turns, a budget of 600 tokens.
+"""
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.llama import Judge, Judged, Llama, llama
+from bench.measure import ROOT, Section, chat, ratio, say, table, transcript
+from lamina import App, Layer
+from lamina.assembly.receipt import explain, predicted_prefix
+from lamina.records import Turn
+from lamina.settings import load_settings
+from lamina.types import Receipt, Share
+
+TURNS, BUDGET, TOP, BLOCK = 100, 1_200, 5, 16
+"""A block is what a cache serves at least at once: one token here, 16 in vLLM, 128 at OpenAI."""
+PLOT = ROOT / "docs" / "cache.svg"
+WAYS = ("sliding window (LangChain)", "lamina strict", "lamina ledger")
+HEAD = (
+    Layer("identity", "You are a helpful assistant who knows the person well and remembers what was said.", "identity"),
+    Layer("rules", "Keep the names as they are written. Answer in the language of the question, briefly.", "rules.md"),
+)
+Chat = Sequence[tuple[str, str]]
+
+
+def memory(number: int) -> Layer:
+    text = f"Fact {number}: on day {number} the person said what mattered to them and why it did."
+    return Layer("memory", text, f"memory:{number}", trust="outside", volatile=True)
+
+
+def recalled() -> Iterator[list[Layer]]:
+    """Five memories a turn, one or two of them new."""
+    rng, first, last = random.Random(1), 0, TOP
+    while True:
+        yield [memory(number) for number in range(first, last)]
+        new = rng.choice([1, 2])
+        first, last = first + new, last + new
+
+
+class Memories:
+    """A source of the memories of each turn."""
+
+    name, optional = "memory", False
+
+    def __init__(self) -> None:
+        self._turns = recalled()
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        return next(self._turns)
+
+
+class Head:
+    name, optional = "identity", False
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        return HEAD
+
+
+async def lamina_way(server: Llama, turns: Chat, budget: int, layout: Any) -> list[tuple[Receipt, Judged]]:
+    """The chat through an app of its own, with the model's own tokenizer as the counter."""
+    settings = replace(
+        load_settings(environ={}), layout=layout, budget=budget, memory=False, compaction=False, workspace=""
+    )
+    judge = Judge(server, [answer for _, answer in turns])
+    with tempfile.TemporaryDirectory() as folder:
+        async with App.open(Path(folder) / "chat.db", settings=settings, provider=judge, work=False) as app:
+            shares = {"memory": Share(most=0.5)}
+            app.builder.sources = [Head(), Memories()]
+            app.builder.settings = replace(app.builder.settings, count=server, off={}, shares=shares, budget=budget)
+            session = await app.new_session("ann")
+            for question, _ in turns:
+                async for _ in app.run("ann", session.session_id, question):
+                    pass
+    return judge.seen
+
+
+def sliding_way(server: Llama, turns: Chat, budget: int) -> list[Judged]:
+    """Memories before the history, the history cut by `trim_messages` on every turn, as its documentation shows it."""
+    from langchain_core.messages import (  # noqa: PLC0415 -- only this row needs it
+        AIMessage,
+        BaseMessage,
+        HumanMessage,
+        SystemMessage,
+        convert_to_openai_messages,
+        trim_messages,
+    )
+
+    def count(messages: list[BaseMessage]) -> int:
+        return sum(server(str(one.content)) + server.per_message for one in messages) + server.per_request
+
+    judged: list[Judged] = []
+    history: list[BaseMessage] = []
+    for (question, answer), memories in zip(turns, recalled(), strict=False):
+        system = SystemMessage("\n\n".join(layer.text for layer in (*HEAD, *memories)))
+        trimmed = trim_messages(
+            [system, *history, HumanMessage(question)], max_tokens=budget, token_counter=count, strategy="last",
+            start_on="human", include_system=True,
+        )  # fmt: skip
+        judged.append(server.ask(convert_to_openai_messages(trimmed)))
+        history += [HumanMessage(question), AIMessage(answer)]
+    return judged
+
+
+def misses(seen: Sequence[tuple[Receipt, Judged]]) -> list[int]:
+    """How far the receipts' prediction was from the server's counter, turn by turn from the second on."""
+    pairs = zip(seen, seen[1:], strict=False)
+    return [predicted_prefix(a, b, before.prompt) - now.cached for (a, before), (b, now) in pairs]
+
+
+def run(turns: int = TURNS, budget: int = BUDGET, plot: Path = PLOT) -> Section:
+    pairs = transcript("en", turns)
+    if pairs is None:
+        made = chat(2 * turns)
+        pairs = [(made[n]["content"], made[n + 1]["content"]) for n in range(0, 2 * turns, 2)]
+    judged: dict[str, list[Judged]] = {}
+    seen: dict[str, list[tuple[Receipt, Judged]]] = {}
+    for way in WAYS:
+        say(f"cache: {way}")
+        with llama() as server:
+            if way == WAYS[0]:
+                judged[way] = sliding_way(server, pairs, budget)
+            else:
+                seen[way] = asyncio.run(lamina_way(server, pairs, budget, way.split()[-1]))
+                judged[way] = [one for _, one in seen[way]]
+    plot.write_text(drawing({way: _summed(judged[way]) for way in WAYS}))
+    return Section(
+        "The prompt cache, end to end", _text(judged, seen, turns, budget, plot.name), _figures(judged, seen)
+    )
+
+
+def _summed(judged: Sequence[Judged]) -> list[float]:
+    total, sums = 0.0, list[float]()
+    for one in judged:
+        total += one.seconds
+        sums.append(total)
+    return sums
+
+
+def _share(judged: Sequence[Judged]) -> float:
+    return sum(one.cached for one in judged) / sum(one.prompt for one in judged)
+
+
+def _figures(judged: dict[str, list[Judged]], seen: dict[str, list[tuple[Receipt, Judged]]]) -> dict[str, float]:
+    read = {way: sum(one.prompt - one.cached for one in judged[way]) for way in WAYS}
+    return {
+        "ledger share cached": _share(judged[WAYS[2]]),
+        "tokens read, ledger over sliding": read[WAYS[2]] / read[WAYS[0]],
+        "tokens read, strict over sliding": read[WAYS[1]] / read[WAYS[0]],
+        "turns outside of one block": float(sum(abs(miss) > BLOCK for way in seen for miss in misses(seen[way]))),
+    }
+
+
+def _text(
+    judged: dict[str, list[Judged]], seen: dict[str, list[tuple[Receipt, Judged]]], turns: int, budget: int, plot: str
+) -> str:
+    rows: list[list[str]] = []
+    slowest = sum(one.seconds for one in judged[WAYS[0]])
+    for way in WAYS:
+        seconds = sum(one.seconds for one in judged[way])
+        row = [way, f"{_share(judged[way]):.0%}", f"{sum(one.prompt - one.cached for one in judged[way]):,}"]
+        row += [f"{seconds:.1f} s", ratio(slowest / seconds) if seconds else "–"]
+        if way in seen:
+            off = [abs(miss) for miss in misses(seen[way])]
+            row += [f"{sum(one <= BLOCK for one in off)} of {len(off)}", f"{max(off, default=0)} tokens"]
+        rows.append(row + ["–"] * (7 - len(row)))
+    epochs = [receipt.epoch_reason for receipt, _ in seen[WAYS[2]]]
+    begun = 1 + sum(a.epoch != b.epoch for (a, _), (b, _) in zip(seen[WAYS[2]], seen[WAYS[2]][1:], strict=False))
+    broken = [str(explain(a, b).layer) for (a, _), (b, _) in zip(seen[WAYS[1]], seen[WAYS[1]][1:], strict=False)]
+    header = ["", "cached", "tokens read", "prefill", "faster", f"predicted within {BLOCK}", "worst miss"]
+    return (
+        f"{turns} turns of a real chat, a budget of {budget:,} tokens, five memories of which one or two are new on "
+        "every turn; SmolLM2 135M in llama.cpp's server, one thread, one token an answer (the history has the "
+        "transcript's). *Cached*, *tokens read* and *prefill* are the server's own figures; *predicted* is how often "
+        "the prefix that lamina's receipts foretell was within one block of the server's counter.\n"
+        f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(epochs))}); strict broke in the layer "
+        f"{', '.join(dict.fromkeys(broken))}.\n\n![prefill, summed up]({plot})\n\n" + table(header, rows)
+    )
+
+
+def drawing(lines: dict[str, list[float]]) -> str:
+    """Seconds of prefill, summed up turn by turn, as an SVG that follows the reader's light or dark page."""
+    width, height, left, top, right, bottom = 720, 340, 56, 16, 190, 40
+    turns, most = max(map(len, lines.values())), max(max(line, default=0.0) for line in lines.values()) or 1.0
+
+    def x(turn: float) -> float:
+        return left + (width - left - right) * turn / max(1, turns)
+
+    def y(value: float) -> float:
+        return height - bottom - (height - top - bottom) * value / most
+
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000) if most / s <= 6 or s == 5_000)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        'aria-label="Seconds of prefill, summed up over the turns">',
+        "<style>text{font:12px sans-serif;fill:#444}path{fill:none;stroke-width:2.5}.grid{stroke:#8884;stroke-width:1}"
+        ".a{stroke:#c2410c}.b{stroke:#1d4ed8}.c{stroke:#15803d}text.a{fill:#c2410c;stroke:none}"
+        "text.b{fill:#1d4ed8;stroke:none}text.c{fill:#15803d;stroke:none}"
+        "@media(prefers-color-scheme:dark){text{fill:#bbb}.a{stroke:#fb923c}.b{stroke:#7ea6ff}.c{stroke:#4ade80}"
+        "text.a{fill:#fb923c}text.b{fill:#7ea6ff}text.c{fill:#4ade80}}</style>",
+    ]
+    for number in range(int(most / step) + 1):
+        at = y(number * step)
+        parts.append(f'<path class="grid" d="M{left} {at:.1f}H{width - right}"/>')
+        parts.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{number * step} s</text>')
+    for turn in range(0, turns + 1, max(1, turns // 5)):
+        parts.append(f'<text x="{x(turn):.1f}" y="{height - bottom + 18}" text-anchor="middle">{turn}</text>')
+    parts.append(f'<text x="{(left + width - right) / 2}" y="{height - 6}" text-anchor="middle">turns</text>')
+    last = height + 0.0
+    for kind, (name, line) in zip("abc", sorted(lines.items(), key=lambda one: one[1][-1]), strict=False):
+        points = "L".join(f"{x(turn):.1f} {y(value):.1f}" for turn, value in enumerate([0.0, *line]))
+        last = min(y(line[-1]) + 4, last - 16)  # names that would stand on one another are moved apart
+        parts.append(f'<path class="{kind}" d="M{points}"/>')
+        parts.append(f'<text class="{kind}" x="{width - right + 8}" y="{last:.1f}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    numbers = [int(one) for one in sys.argv[1:3]]
+    print(run(*numbers, plot=Path(tempfile.gettempdir()) / "cache.svg").text)
