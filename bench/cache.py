@@ -1,27 +1,34 @@
 """The prompt cache, end to end: 100 turns of a real chat with memories that change, judged by llama.cpp's own counter.
 
 Two ways are lamina's, the whole of it: engine, store, receipts. The third is a sliding window as LangChain cuts it.
-`python -m bench.cache 20 600` is a small form of it: 20 turns, a budget of 600 tokens.
+All turns are read by the first layers of the embedded model, which have its words and its counters and are fifteen
+times as fast; one turn of each way is then read by the whole of it.
+`python -m bench.cache 20 1000` is a small form of it: 20 turns, a budget of 1,000 tokens.
 """
 
 import asyncio
+import json
 import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bench.llama import Judge, Judged, Llama, llama
 from bench.measure import ROOT, Section, chat, ratio, say, table, transcript
+from bench.small import first_layers
 from lamina import App, Layer
 from lamina.assembly.receipt import explain, predicted_prefix
+from lamina.providers.local import shipped_model
 from lamina.records import Turn
 from lamina.settings import load_settings
 from lamina.types import Receipt, Share
 
-TURNS, BUDGET, TOP, BLOCK = 100, 1_200, 5, 16
+TURNS, BUDGET, TOP, LAYERS, BLOCK = 100, 3_000, 5, 2, 16
 """A block is what a cache serves at least at once: one token here, 16 in vLLM, 128 at OpenAI."""
 PLOT = ROOT / "docs" / "cache.svg"
 WAYS = ("sliding window (LangChain)", "lamina strict", "lamina ledger")
@@ -74,7 +81,7 @@ async def lamina_way(server: Llama, turns: Chat, budget: int, layout: Any) -> li
     with tempfile.TemporaryDirectory() as folder:
         async with App.open(Path(folder) / "chat.db", settings=settings, provider=judge, work=False) as app:
             shares = {"memory": Share(most=0.5)}
-            app.builder.sources = [Head(), Memories()]
+            app.builder.sources[:] = [Head(), Memories()]
             app.builder.settings = replace(app.builder.settings, count=server, off={}, shares=shares, budget=budget)
             session = await app.new_session("ann")
             for question, _ in turns:
@@ -83,37 +90,30 @@ async def lamina_way(server: Llama, turns: Chat, budget: int, layout: Any) -> li
     return judge.seen
 
 
-def sliding_way(server: Llama, turns: Chat, budget: int) -> list[Judged]:
+def sliding_way(server: Llama, turns: Chat, budget: int) -> list[tuple[Any, Judged]]:
     """Memories before the history, the history cut by `trim_messages` on every turn, as its documentation shows it."""
-    from langchain_core.messages import (  # noqa: PLC0415 -- only this row needs it
-        AIMessage,
-        BaseMessage,
-        HumanMessage,
-        SystemMessage,
-        convert_to_openai_messages,
-        trim_messages,
-    )
+    library: Any = import_module("langchain_core.messages")  # of the bench's own environment
 
-    def count(messages: list[BaseMessage]) -> int:
+    def count(messages: Sequence[Any]) -> int:
         return sum(server(str(one.content)) + server.per_message for one in messages) + server.per_request
 
-    judged: list[Judged] = []
-    history: list[BaseMessage] = []
+    judged: list[tuple[Any, Judged]] = []
+    history: list[Any] = []
     for (question, answer), memories in zip(turns, recalled(), strict=False):
-        system = SystemMessage("\n\n".join(layer.text for layer in (*HEAD, *memories)))
-        trimmed = trim_messages(
-            [system, *history, HumanMessage(question)], max_tokens=budget, token_counter=count, strategy="last",
+        system = library.SystemMessage("\n\n".join(layer.text for layer in (*HEAD, *memories)))
+        trimmed = library.trim_messages(
+            [system, *history, library.HumanMessage(question)], max_tokens=budget, token_counter=count, strategy="last",
             start_on="human", include_system=True,
         )  # fmt: skip
-        judged.append(server.ask(convert_to_openai_messages(trimmed)))
-        history += [HumanMessage(question), AIMessage(answer)]
+        messages = library.convert_to_openai_messages(trimmed)
+        judged.append((messages, server.ask(messages)))
+        history += [library.HumanMessage(question), library.AIMessage(answer)]
     return judged
 
 
 def misses(seen: Sequence[tuple[Receipt, Judged]]) -> list[int]:
     """How far the receipts' prediction was from the server's counter, turn by turn from the second on."""
-    pairs = zip(seen, seen[1:], strict=False)
-    return [predicted_prefix(a, b, before.prompt) - now.cached for (a, before), (b, now) in pairs]
+    return [predicted_prefix(a, b, before.prompt) - now.cached for (a, before), (b, now) in pairwise(seen)]
 
 
 def run(turns: int = TURNS, budget: int = BUDGET, plot: Path = PLOT) -> Section:
@@ -123,17 +123,34 @@ def run(turns: int = TURNS, budget: int = BUDGET, plot: Path = PLOT) -> Section:
         pairs = [(made[n]["content"], made[n + 1]["content"]) for n in range(0, 2 * turns, 2)]
     judged: dict[str, list[Judged]] = {}
     seen: dict[str, list[tuple[Receipt, Judged]]] = {}
-    for way in WAYS:
-        say(f"cache: {way}")
-        with llama() as server:
-            if way == WAYS[0]:
-                judged[way] = sliding_way(server, pairs, budget)
-            else:
-                seen[way] = asyncio.run(lamina_way(server, pairs, budget, way.split()[-1]))
-                judged[way] = [one for _, one in seen[way]]
+    whole: dict[str, Judged] = {}
+    place = turns * 3 // 5
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small.gguf"
+        first_layers(Path(shipped_model()), LAYERS, small)
+        for way in WAYS:
+            say(f"cache: {way}")
+            with llama(str(small)) as server:
+                if way == WAYS[0]:
+                    slid = sliding_way(server, pairs, budget)
+                    requests, judged[way] = [one for one, _ in slid], [one for _, one in slid]
+                else:
+                    seen[way] = asyncio.run(lamina_way(server, pairs, budget, way.split()[-1]))
+                    judged[way] = [one for _, one in seen[way]]
+                    requests = [json.loads(receipt.payload)["messages"] for receipt, _ in seen[way]]
+            say(f"cache: {way}, turn {place} with the whole model")
+            with llama() as server:
+                server.ask(requests[place - 2])
+                whole[way] = server.ask(requests[place - 1])
     plot.write_text(drawing({way: _summed(judged[way]) for way in WAYS}))
-    return Section(
-        "The prompt cache, end to end", _text(judged, seen, turns, budget, plot.name), _figures(judged, seen)
+    text = _text(judged, seen, turns, budget, plot.name) + _about_whole(whole, place)
+    return Section("The prompt cache, end to end", text, _figures(judged, seen))
+
+
+def _about_whole(whole: dict[str, Judged], place: int) -> str:
+    told = [f"{way} {one.prompt - one.cached:,} tokens in {one.seconds:.1f} s" for way, one in whole.items()]
+    return (
+        f"\n\nTurn {place} once more, right after the turn before it, with all layers of the model: {'; '.join(told)}."
     )
 
 
@@ -173,13 +190,13 @@ def _text(
             row += [f"{sum(one <= BLOCK for one in off)} of {len(off)}", f"{max(off, default=0)} tokens"]
         rows.append(row + ["–"] * (7 - len(row)))
     epochs = [receipt.epoch_reason for receipt, _ in seen[WAYS[2]]]
-    begun = 1 + sum(a.epoch != b.epoch for (a, _), (b, _) in zip(seen[WAYS[2]], seen[WAYS[2]][1:], strict=False))
-    broken = [str(explain(a, b).layer) for (a, _), (b, _) in zip(seen[WAYS[1]], seen[WAYS[1]][1:], strict=False)]
+    begun = 1 + sum(a.epoch != b.epoch for (a, _), (b, _) in pairwise(seen[WAYS[2]]))
+    broken = [str(explain(a, b).layer) for (a, _), (b, _) in pairwise(seen[WAYS[1]])]
     header = ["", "cached", "tokens read", "prefill", "faster", f"predicted within {BLOCK}", "worst miss"]
     return (
         f"{turns} turns of a real chat, a budget of {budget:,} tokens, five memories of which one or two are new on "
-        "every turn; SmolLM2 135M in llama.cpp's server, one thread, one token an answer (the history has the "
-        "transcript's). *Cached*, *tokens read* and *prefill* are the server's own figures; *predicted* is how often "
+        f"every turn; the first {LAYERS} of the 30 layers of SmolLM2 135M in llama.cpp's server, one thread, one token "
+        "an answer (the history has the transcript's). *Cached*, *tokens read* and *prefill* are the server's own figures; *predicted* is how often "
         "the prefix that lamina's receipts foretell was within one block of the server's counter.\n"
         f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(epochs))}); strict broke in the layer "
         f"{', '.join(dict.fromkeys(broken))}.\n\n![prefill, summed up]({plot})\n\n" + table(header, rows)

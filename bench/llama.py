@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,9 +66,9 @@ class Llama:
 
 
 @contextmanager
-def llama(threads: int = 1) -> Iterator[Llama]:
+def llama(path: str = "", threads: int = 1) -> Generator[Llama]:
     """A fresh server with an empty cache, as the product starts it."""
-    settings = {"path": shipped_model(), "n_ctx": WINDOW, "threads": threads, "key": KEY}
+    settings = {"path": path or shipped_model(), "n_ctx": WINDOW, "threads": threads, "key": KEY}
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "lamina.providers.llama_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -69,7 +69,7 @@ def random_script(rng: random.Random, size: int) -> tuple[list[list[Step]], set[
         )
         usage: Step = {"usage": [rng.randint(200, 4_000), 0, 5]}
         if kind == "call":
-            script += [[{"call": "look", "id": f"c{len(script)}", "arguments": {"what": words[:40]}}, usage]] * 1
+            script.append([{"call": "look", "id": f"c{len(script)}", "arguments": {"what": words[:40]}}, usage])
             script.append([{"text": words}, usage])
         elif kind == "refused":
             unheard.add(len(script))
@@ -91,7 +91,8 @@ async def random_chat(where: str, seed: int, turns: int = 30, **changes: Any) ->
         return f"found {what}" * rng.randint(1, 8)
 
     provider, recalled, project = ScriptedProvider(script), Recalling(), ["as it was"]
-    known, session, left = dict[int, str](), "", turns
+    known, left = dict[int, str](), turns
+    session: Session | None = None
     while left > 0:
         kept = settings(**{"layout": "ledger", "mode": "agent", "budget": 6_000, **changes})
         async with App.open(where, settings=kept, provider=provider, tools=tools, work=False) as app:
@@ -101,8 +102,7 @@ async def random_chat(where: str, seed: int, turns: int = 30, **changes: Any) ->
             def context(turn: Turn) -> str:
                 return project[0]
 
-            if not session:
-                session = (await app.new_session("ann", mode="agent")).session_id
+            session = await app.new_session("ann", mode="agent", session_id=session.session_id if session else "")
             for _ in range(rng.randint(1, 12)):
                 left -= 1
                 known[rng.randint(1, 40)] = f"Fact {rng.random()}: " + "it was so " * rng.randint(1, 30)
@@ -110,7 +110,7 @@ async def random_chat(where: str, seed: int, turns: int = 30, **changes: Any) ->
                 recalled.found, recalled.fails = memories({n: known[n] for n in shown}), rng.random() < 0.1
                 project[0] = f"project {rng.random()}" if rng.random() < 0.1 else project[0]
                 words = f"Question {left}: " + "and why? " * rng.randint(0, 40)
-                await told(app, Session("ann", session, *[""] * 5, {}, {}, 0, 0, 0.0, 0.0), words)
+                await told(app, session, words)
     return [one for number, one in enumerate(provider.contexts) if number not in unheard]
 
 
