@@ -196,7 +196,8 @@ def _text(
     return (
         f"{turns} turns of a real chat, a budget of {budget:,} tokens, five memories of which one or two are new on "
         f"every turn; the first {LAYERS} of the 30 layers of SmolLM2 135M in llama.cpp's server, one thread, one token "
-        "an answer (the history has the transcript's). *Cached*, *tokens read* and *prefill* are the server's own figures; *predicted* is how often "
+        "an answer (the history has the transcript's). *Cached*, *tokens read* and *prefill* are the server's own "
+        "figures; *predicted* is how often "
         "the prefix that lamina's receipts foretell was within one block of the server's counter.\n"
         f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(epochs))}); strict broke in the layer "
         f"{', '.join(dict.fromkeys(broken))}.\n\n![prefill, summed up]({plot})\n\n" + table(header, rows)

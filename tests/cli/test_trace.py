@@ -92,6 +92,38 @@ def test_diff_says_where_two_turns_part_and_what_each_layer_gained(traced: Lamin
     assert "两个请求逐字节相同" in traced("trace", "diff", first, first, "--lang", "zh")
 
 
+@pytest.mark.parametrize("layout", ["strict", "ledger"])
+def test_diff_explains_each_break_by_its_layer_and_show_tells_the_prefix(lamina: Lamina, layout: str) -> None:
+    answers = [[{"text": "Noted."}, {"usage": [900 + 100 * n, 880 * (n > 0), 3]}] for n in range(3)]
+    lamina.script(*answers)
+    lamina("memory", "add", "Ann lives in Bern.", "--pin")
+    lamina.run("chat", given="First\nSecond\n", LAMINA_LAYOUT=layout)
+    first, second = turns(lamina)
+    assert lamina.json("trace", "diff", first, second)["extends"] is True, "nothing of the first has changed"
+    shown = lamina("trace", "show", second)
+    assert "predicted prefix 900 tokens, server cached 880" in shown
+    assert "预计前缀 900 词元，服务器命中缓存 880" in lamina("trace", "show", second, "--lang", "zh")
+    assert lamina.json("trace", "show", second)["prefixes"] == [{"predicted": 900, "cached": 880}]
+    assert lamina.json("trace", "show", first)["prefixes"] == [None]
+    lamina("memory", "add", "Ann has a cat.", "--pin")
+    lamina.run("chat", "--continue", given="Third\n", LAMINA_LAYOUT=layout)
+    third = turns(lamina)[-1]
+    found = lamina.json("trace", "diff", second, third)
+    if layout == "strict":
+        assert (found["extends"], found["layer"], found["reason"]) == (False, "memory", "it is new here")
+    else:
+        assert found["extends"] is True
+    (kept, *_) = [one for one in lamina.json("memory", "list") if "Bern" in one["text"]]
+    lamina("memory", "forget", kept["memory_id"], "--yes")
+    lamina.run("chat", "--continue", given="Fourth\n", LAMINA_LAYOUT=layout)
+    found = lamina.json("trace", "diff", third, turns(lamina)[-1])
+    assert (found["extends"], found["layer"]) == (False, "memory")
+    if layout == "ledger":
+        assert found["reason"] == "epoch 2 began: a memory was forgotten"
+        text = lamina("trace", "diff", third, turns(lamina)[-1], "--lang", "zh")
+        assert "第 2 纪元开始：有记忆被遗忘" in text
+
+
 def test_a_store_without_turns_and_another_users_turn(traced: Lamina) -> None:
     first = turns(traced)[0]
     assert "no turn" in traced.error("trace", "show", first, "--user", "bob")

@@ -90,7 +90,7 @@ async def prefixes_of(
 async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Receipt | None, int]:
     """The last request of the turn before, and what the provider counted for it."""
     for earlier in reversed(await store.turns.list(owner, turn.session_id, before=turn.user_seq, limit=LOOKED_BACK)):
-        counts: Sequence[Sequence[int]] = earlier.usage.get("requests") or ()
+        counts: list[Sequence[int]] = list(earlier.usage.get("requests", ()))
         sent = await requests_of(store, owner, earlier) if counts else []
         if sent and len(sent) >= len(counts):
             return sent[len(counts) - 1], int(counts[-1][0])
