@@ -1,86 +1,65 @@
-"""The prefix that receipts foretell against the counter of a real server: llama.cpp, with the embedded model."""
+"""The prefix that receipts foretell against the counter of a real server: llama.cpp, with the embedded model.
+
+The same code as the row `cache` of the benchmarks, over fewer turns.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.cache import BLOCK, lamina_way, misses
+from bench.llama import Judged, llama
+from bench.measure import chat
 from bench.small import first_layers
 
-from lamina import App, Layer, assemble
-from lamina.app.traces import prefixes_of
-from lamina.assembly.receipt import explain, predicted_prefix
-from lamina.providers.local import LocalProvider, shipped_model
-from lamina.records import Turn
-from tests.engine.chats import end_of, settings, told
+from lamina import Layer, assemble, explain
+from lamina.assembly.receipt import predicted_prefix
+from lamina.providers.local import shipped_model
+from lamina.types import Receipt
 
-BLOCK = 16
-"""llama.cpp serves single tokens, vLLM blocks of 16, OpenAI 128."""
-ANSWER = 4
-"""Tokens of each answer: the server keeps those too, and the receipts know nothing of them."""
-QUESTIONS = ("Who is Lin Mo?", "Where does he live, and since when?", "Why did he leave?", "他今年几岁？", "Thank you.")
+SHORT = [("Who is Lin Mo?", "A sailor."), ("他今年几岁？", "Twenty-eight."), ("Where does he live?", "In Jiangcheng.")]
 
 
-class Facts:
-    """On every turn another fact of three is new."""
-
-    name, optional = "memory", False
-
-    def __init__(self) -> None:
-        self.turn = 0
-
-    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        self.turn += 1
-        return [
-            Layer("memory", f"Fact {n}: in the year {1900 + n} he said why it mattered to him.", f"memory:{n}",
-                  "ann", "outside", True)
-            for n in range(self.turn, self.turn + 3)
-        ]  # fmt: skip
+def made_up(turns: int) -> list[tuple[str, str]]:
+    said = [str(message["content"])[:120] for message in chat(2 * turns)]
+    return list(zip(said[::2], said[1::2], strict=True))
 
 
-async def predictions(where: str, provider: LocalProvider, layout: Any, turns: int) -> list[tuple[int, int, bool]]:
-    """Foretold and cached tokens of each request from the second turn on, and whether it extends the one before."""
-    kept = settings(layout=layout, budget=1_500, max_tokens=ANSWER, compaction=False)
-    async with App.open(where, settings=kept, provider=provider, work=False) as app:
-        app.builder.sources[:] = [Facts()]
-        app.builder.settings = replace(app.builder.settings, off={})
-        session = await app.new_session("ann")
-        found: list[tuple[int, int, bool]] = []
-        before = None
-        for question in QUESTIONS[:turns]:
-            events = await told(app, session, question)
-            assert end_of(events).state == "complete"
-            (turn,) = await app.store.turns.list("ann", session.session_id, limit=1)
-            receipts = await app.requests("ann", turn.turn_id)
-            (prefix,) = await prefixes_of(app.store, "ann", turn, receipts)
-            if before:
-                assert prefix
-                found.append((prefix.predicted, prefix.cached, explain(before, receipts[0]).extends))
-            before = receipts[-1]
-    return found
+def cached_share(seen: Sequence[tuple[Receipt, Judged]]) -> float:
+    return sum(one.cached for _, one in seen) / sum(one.prompt for _, one in seen)
 
 
 @pytest.mark.parametrize("layout", ["strict", "ledger"])
-async def test_the_predicted_prefix_is_the_servers_counter_to_within_one_block_on_every_turn(
-    tmp_path: Path, layout: str
-) -> None:
-    provider = LocalProvider(n_ctx=2_048)
-    found = await predictions(str(tmp_path / "chat.db"), provider, layout, 4)
-    assert len(found) == 3
-    assert all(abs(predicted - cached) <= BLOCK for predicted, cached, _ in found), found
-    assert all(extends == (layout == "ledger") for *_, extends in found)
+async def test_the_predicted_prefix_is_the_servers_counter_to_within_one_block_on_every_turn(layout: Any) -> None:
+    with llama() as server:
+        seen = await lamina_way(server, SHORT, 1_500, layout)
+    assert len(seen) == len(SHORT)
+    assert all(abs(miss) <= BLOCK for miss in misses(seen)), misses(seen)
+    assert all(explain(a, b).extends == (layout == "ledger") for (a, _), (b, _) in pairwise(seen))
 
 
-async def test_a_ledger_is_read_once_and_strict_again_and_again(tmp_path: Path) -> None:
-    first_layers(Path(shipped_model()), 2, tmp_path / "small.gguf")
-    cached: dict[str, int] = {}
+async def test_so_it_is_through_cuts_and_epochs_and_the_ledger_is_read_once(tmp_path: Path) -> None:
+    first_layers(Path(shipped_model()), 1, tmp_path / "small.gguf")
+    shares: dict[str, float] = {}
     for layout in ("strict", "ledger"):
-        provider = LocalProvider(str(tmp_path / "small.gguf"), n_ctx=4_096)
-        found = await predictions(str(tmp_path / f"{layout}.db"), provider, layout, 5)
-        assert all(abs(predicted - cached) <= BLOCK for predicted, cached, _ in found), (layout, found)
-        cached[layout] = sum(one for _, one, _ in found)
-    assert cached["ledger"] > 2 * cached["strict"]
+        with llama(str(tmp_path / "small.gguf")) as server:
+            seen = await lamina_way(server, made_up(16), 1_000, layout)
+        assert all(abs(miss) <= BLOCK for miss in misses(seen)), (layout, misses(seen))
+        assert any(one.dropped.count for one, _ in seen), "the window was cut"
+        shares[layout] = cached_share(seen)
+    assert shares["ledger"] > 2 * shares["strict"], shares
+
+
+async def test_the_check_above_finds_a_request_that_is_not_the_one_that_was_foretold(tmp_path: Path) -> None:
+    """Planted: the server is asked with the words in front turned round, and the receipt does not know."""
+    first_layers(Path(shipped_model()), 1, tmp_path / "small.gguf")
+    with llama(str(tmp_path / "small.gguf")) as server:
+        ask = server.ask
+        server.ask = lambda messages: ask([{**messages[0], "content": messages[0]["content"][::-1]}, *messages[1:]])
+        seen = await lamina_way(server, made_up(4), 1_000, "strict")
+    assert any(abs(miss) > BLOCK for miss in misses(seen))
 
 
 def test_without_a_report_the_receipts_own_counts_are_the_measure() -> None:
