@@ -66,8 +66,8 @@ def test_without_a_report_the_receipts_own_counts_are_the_measure() -> None:
     head = Layer("identity", "You are brief. " * 20)
     first = assemble([head], user="One", budget=1_000).receipt
     second = assemble([head, Layer("memory", "New.", "memory:1", trust="outside")], user="Two", budget=1_000).receipt
-    shared = explain(first, second).shared_tokens
-    assert predicted_prefix(first, second) == shared
-    assert predicted_prefix(first, second, 2 * first.tokens) == pytest.approx(2 * shared, abs=1)
+    assert predicted_prefix(first, second) == explain(first, second).shared_tokens
+    shared = explain(second, first).shared_tokens
+    assert predicted_prefix(first, second, 2 * first.tokens) == 2 * shared, "in the counts of the first"
     assert predicted_prefix(first, second, 1) == 1, "never more than there was"
     assert predicted_prefix(first, first, 77) == 77

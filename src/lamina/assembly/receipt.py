@@ -67,7 +67,8 @@ def predicted_prefix(before: Receipt, after: Receipt, reported: int = 0) -> int:
         return found.shared_tokens
     if found.extends or found.byte is None:
         return reported
-    return min(reported, round(found.shared_tokens * reported / before.tokens))
+    shared = explain(after, before).shared_tokens  # in the counts of `before`: the counter may be corrected since
+    return min(reported, round(shared * reported / before.tokens))
 
 
 def _receipt(given: Receipt | Context) -> Receipt:
