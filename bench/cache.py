@@ -1,8 +1,8 @@
 """The prompt cache, end to end: 100 turns of a real chat with memories that change, judged by llama.cpp's own counter.
 
 Two ways are lamina's, the whole of it: engine, store, receipts. The third is a sliding window as LangChain cuts it.
-All turns are read by the first layers of the embedded model, which have its words and its counters and are fifteen
-times as fast; one turn of each way is then read by the whole of it.
+All turns are read by the first layer of the embedded model, which has its words and its counters in a fraction of the
+time; one turn of each way is then read by the whole of it.
 `python -m bench.cache 20 1000` is a small form of it: 20 turns, a budget of 1,000 tokens.
 """
 
@@ -28,7 +28,7 @@ from lamina.records import Turn
 from lamina.settings import load_settings
 from lamina.types import Receipt, Share
 
-TURNS, BUDGET, TOP, LAYERS, BLOCK = 100, 3_000, 5, 2, 16
+TURNS, BUDGET, TOP, LAYERS, BLOCK = 100, 3_000, 5, 1, 16
 """A block is what a cache serves at least at once: one token here, 16 in vLLM, 128 at OpenAI."""
 PLOT = ROOT / "docs" / "cache.svg"
 WAYS = ("sliding window (LangChain)", "lamina strict", "lamina ledger")
@@ -195,7 +195,7 @@ def _text(
     header = ["", "cached", "tokens read", "prefill", "faster", f"predicted within {BLOCK}", "worst miss"]
     return (
         f"{turns} turns of a real chat, a budget of {budget:,} tokens, five memories of which one or two are new on "
-        f"every turn; the first {LAYERS} of the 30 layers of SmolLM2 135M in llama.cpp's server, one thread, one token "
+        f"every turn; the first layer ({LAYERS} of 30) of SmolLM2 135M in llama.cpp's server, one thread, one token "
         "an answer (the history has the transcript's). *Cached*, *tokens read* and *prefill* are the server's own "
         "figures; *predicted* is how often "
         "the prefix that lamina's receipts foretell was within one block of the server's counter.\n"
