@@ -99,13 +99,13 @@ class ContextBuilder:
             return None
         past: Past = await read_past(self._history, self._memories, turn)
         return Requests(
-            past, budget=settings.budget, count=self._count(turn), owner=turn.owner, mark=turn_mark(turn),
+            past, budget=settings.budget, count=self._count(Runtime.of(turn.session.runtime)), owner=turn.owner, mark=turn_mark(turn),
             lang=settings.lang, form=settings.form, shares=settings.shares,
         )  # fmt: skip
 
-    def _count(self, turn: Turn) -> Count:
+    def _count(self, runtime: Runtime) -> Count:
         """The counter with what the provider has taught about it."""
-        learnt = Runtime.of(turn.session.runtime).calibration
+        learnt = runtime.calibration
         return learnt.applied(self.settings.count) if learnt.estimated else self.settings.count
 
     async def gather(self, turn: Turn) -> Gathered:
@@ -174,7 +174,8 @@ class ContextBuilder:
         """A request; `since` is what the turn itself has added, calls and their results."""
         settings, registry = self.settings, self.tools(turn)
         tools = [*(registry.schemas if registry else ()), *turn.given.tools]
-        hints = Runtime.of(turn.session.runtime).layers(settings.lang, turn_mark(turn))
+        runtime = Runtime.of(turn.session.runtime)
+        hints = runtime.layers(settings.lang, turn_mark(turn))
         if requests:
             return requests.context(
                 turn, [*gathered.layers, *hints], chat, since, tools=tools, repeat=gathered.repeat,
@@ -186,7 +187,7 @@ class ContextBuilder:
             user=None if turn.given.results else turn.user,
             since=since,
             budget=settings.budget,
-            count=self._count(turn),
+            count=self._count(runtime),
             tools=tools,
             owner=turn.owner,
             mark=turn_mark(turn),
