@@ -25,6 +25,7 @@ ROWS: dict[str, float] = {
     "trim": 160,
     "grow": 130,
     "prefix": 12,
+    "cache": 220,
     "estimate": 5,
     "grammar": 30,
     "injection": 5,

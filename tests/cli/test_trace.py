@@ -92,6 +92,43 @@ def test_diff_says_where_two_turns_part_and_what_each_layer_gained(traced: Lamin
     assert "两个请求逐字节相同" in traced("trace", "diff", first, first, "--lang", "zh")
 
 
+def said(lamina: Lamina, words: str, layout: str, session: str = "last") -> str:
+    """Say something; the turn's id."""
+    slow = {"LAMINA_MEMORY_DEADLINE": "60000"}  # a busy machine must not leave memories out
+    lamina.run("ask", words, "--session", session, LAMINA_LAYOUT=layout, **slow)
+    return turns(lamina)[-1]
+
+
+def test_diff_names_the_layer_that_broke_the_prefix_of_a_strict_session(lamina: Lamina) -> None:
+    lamina.script([{"text": "Noted."}, {"usage": [900, 600, 3]}])
+    first = said(lamina, "First", "strict", "new")
+    lamina("memory", "add", "Ann has a cat.", "--pin")
+    second = said(lamina, "Second", "strict")
+    found = lamina.json("trace", "diff", first, second)
+    assert (found["extends"], found["layer"], found["reason"]) == (False, "memory", "it is new here")
+    (prefix,) = lamina.json("trace", "show", second)["prefixes"]
+    assert 0 < prefix["predicted"] < 900
+    assert prefix["cached"] == 600
+
+
+def test_diff_names_the_reason_of_a_ledgers_epoch_and_show_tells_the_predicted_prefix(lamina: Lamina) -> None:
+    lamina.script([{"text": "Noted."}, {"usage": [900, 880, 3]}])
+    kept = lamina.json("memory", "add", "Ann lives in Bern.", "--pin")
+    first = said(lamina, "First", "ledger", "new")
+    lamina("memory", "add", "Ann has a cat.", "--pin")
+    second = said(lamina, "Second", "ledger")
+    assert lamina.json("trace", "diff", first, second)["extends"] is True, "what is new stands behind it"
+    assert lamina.json("trace", "show", second)["prefixes"] == [{"predicted": 900, "cached": 880}]
+    assert "predicted prefix 900 tokens, server cached 880" in lamina("trace", "show", second)
+    lamina("memory", "forget", kept["memory_id"], "--yes")
+    third = said(lamina, "Third", "ledger")
+    found = lamina.json("trace", "diff", second, third)
+    assert (found["extends"], found["layer"]) == (False, "memory")
+    assert found["reason"] == "epoch 2 began: a memory was forgotten"
+    assert "第 2 纪元开始：有记忆被遗忘" in lamina("trace", "diff", second, third, "--lang", "zh")
+    assert "预计前缀" in lamina("trace", "show", third, "--lang", "zh")
+
+
 def test_a_store_without_turns_and_another_users_turn(traced: Lamina) -> None:
     first = turns(traced)[0]
     assert "no turn" in traced.error("trace", "show", first, "--user", "bob")

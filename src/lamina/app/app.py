@@ -140,10 +140,12 @@ class App:
         off = {} if settings.memory else {"memory": OFF, "summary": OFF}
         build = BuildSettings(
             settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
-            {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off,
+            {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         prompts = self._prompts if settings.workspace else None
-        self.builder = ContextBuilder(sources, store.history, settings=build, prompts=prompts, tools=tools)
+        self.builder = ContextBuilder(
+            sources, store.history, settings=build, prompts=prompts, tools=tools, memories=store.memories
+        )
         self._fit_window()
         self.worker = Worker(store, self.memory, learns=settings.memory)
 

@@ -17,7 +17,7 @@ from lamina.app.follow import outcome
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
 from lamina.assembly.context import context_again
-from lamina.assembly.receipt import Difference, explain
+from lamina.assembly.receipt import Difference, explain, predicted_prefix
 from lamina.assembly.results import output_of
 from lamina.errors import InputError, NotFoundError
 from lamina.layers.injection import InjectionState
@@ -28,10 +28,10 @@ from lamina.store.turns import RECOVERED
 from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
-    "Call", "Difference", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
-    "next_context", "request_of", "requests_of", "rules_of", "unsent",
+    "Call", "Difference", "Prefix", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
+    "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent",
 ]  # fmt: skip
-LOOKED_AT = 50
+LOOKED_AT, LOOKED_BACK = 50, 3
 Call = tuple[ToolCallEvent, ToolResult | None]
 """A call and what came back, unless the turn ended before."""
 
@@ -61,6 +61,40 @@ async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | N
     if number is not None and not 1 <= number <= len(receipts):
         raise InputError(f"--request is {number}", hint=f"the turn has {len(receipts)}, counted from 1")
     return receipts[-1 if number is None else number - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What of a request stood in the one before, foretold by their receipts, and what the provider took from its cache.
+
+    A cache serves whole blocks and forgets, so it may serve less; one that keeps answers too may serve more.
+    """
+
+    predicted: int
+    cached: int
+
+
+async def prefixes_of(
+    store: Store, owner: str, turn: TurnRecord, receipts: Sequence[Receipt]
+) -> Sequence[Prefix | None]:
+    """For each request of a turn; None where there is nothing before it, or nobody counted."""
+    counts: Sequence[Sequence[int]] = turn.usage.get("requests") or ()
+    before, reported = await _sent_before(store, owner, turn)
+    found: list[Prefix | None] = []
+    for receipt, (prompt, cached, _) in zip(receipts, counts, strict=False):
+        found.append(Prefix(min(prompt, predicted_prefix(before, receipt, reported)), cached) if before else None)
+        before, reported = receipt, prompt
+    return [*found, *[None] * (len(receipts) - len(found))]
+
+
+async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Receipt | None, int]:
+    """The last request of the turn before, and what the provider counted for it."""
+    for earlier in reversed(await store.turns.list(owner, turn.session_id, before=turn.user_seq, limit=LOOKED_BACK)):
+        counts: list[Sequence[int]] = list(earlier.usage.get("requests", ()))
+        sent = await requests_of(store, owner, earlier) if counts else []
+        if sent and len(sent) >= len(counts):
+            return sent[len(counts) - 1], int(counts[-1][0])
+    return None, 0
 
 
 def unsent(turn: TurnRecord) -> NotFoundError:

@@ -99,19 +99,16 @@ def assemble(
         first = older + len(before)
         current = [as_current(history_entry(m, f"history[{first + n}]", count, owner)) for n, m in enumerate(tail)]
     spent = sum(entry.tokens for entry in current) + per_request(count)
-    fitted = [Fitted(layer) for layer in ordered(layers)]
-    if shares is not None:
-        kept_back = _for_history(before, shares, budget, count)
-        room = budget - spent - kept_back - tool_tokens(tools, count)
-        fitted = _within(fitted, budget, room, shares, count, mark, lang, form)
-    sent = [one for one in fitted if one.decision != "dropped"]
-    head = head_of(sent, tools, count, owner, mark, lang, form)
+    head, fitted = fit_head(
+        layers, tools, before, spent, shares=shares, budget=budget, count=count, owner=owner, mark=mark, lang=lang,
+        form=form,
+    )  # fmt: skip
     fixed = head.tokens + spent
     start, used = longest_suffix(before, budget - fixed, count, start_on)
     kept = [_kept(before[i], f"history[{older + i}]", count, owner) for i in range(start, len(before))]
     dropped = Dropped(older + start, tokens_before(before, start, count))
     why = f"over the budget; the first {older} were not read" if older else "over the budget"
-    gone = [*_absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
+    gone = [*absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
     return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
 
 
@@ -134,7 +131,32 @@ def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budg
     return used if not start else least
 
 
-def _within(
+def fit_head(
+    layers: Sequence[Layer],
+    tools: Sequence[AnyTool],
+    before: Sequence[AnyMessage],
+    spent: float,
+    *,
+    shares: Mapping[str, Share] | None,
+    budget: float,
+    count: Count,
+    owner: str | None,
+    mark: str,
+    lang: Lang,
+    form: Form,
+) -> tuple[Head, list[Fitted]]:
+    """Tools and system message with what fits of the layers, and what became of each. `before` is the history that
+    they leave room for, `spent` what the current turn costs."""
+    fitted = [Fitted(layer) for layer in ordered(layers)]
+    if shares is not None:
+        kept_back = _for_history(before, shares, budget, count)
+        room = budget - spent - kept_back - tool_tokens(tools, count)
+        fitted = fit_shares(fitted, budget, room, shares, count, mark, lang, form)
+    sent = [one for one in fitted if one.decision != "dropped"]
+    return head_of(sent, tools, count, owner, mark, lang, form), fitted
+
+
+def fit_shares(
     fitted: Sequence[Fitted],
     budget: float,
     room: float,
@@ -154,7 +176,7 @@ def _within(
     return fit_layers(layers, budget=budget, room=room, shares=shares, cost=cost, heading=heading)
 
 
-def _absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:
+def absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:
     """A segment without bytes for each layer that is not there, with the reason."""
     name = counter_name(count)
     out = [

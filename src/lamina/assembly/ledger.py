@@ -2,7 +2,8 @@
 
 `strict` rebuilds every request in the order of the layers. `ledger` lets what was sent stay where it was sent and
 adds only what changed, in front of the newest message; when that no longer fits, a new epoch begins in order again.
-A state machine without I/O: `prepare` decides and changes nothing, `sent` moves the state.
+A state machine without I/O: `prepare` decides and changes nothing, `sent` moves the state; a `Snapshot` is what of it
+must be kept so that another process sends the same bytes again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lamina.assembly.checks import check_message
-from lamina.assembly.context import build_context
+from lamina.assembly.context import absent, build_context, fit_head, fit_shares
 from lamina.assembly.entries import (
     Entry,
     Head,
-    Update,
     admit,
-    again_update,
     as_current,
-    build_head,
     check_tools,
     fresh,
+    head_of,
     history_entry,
     left_out,
     own_copy,
@@ -30,11 +29,40 @@ from lamina.assembly.entries import (
 from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn, check_start_on
 from lamina.assembly.prompt import check_lang, ordered
+from lamina.assembly.shares import Fitted, check_shares
 from lamina.assembly.tokens import check_budget, check_counter, compact, estimate_message_tokens, per_request
+from lamina.assembly.told import (
+    Key,
+    Snapshot,
+    Told,
+    digest,
+    has_changed,
+    is_known,
+    key_of,
+    keys_of,
+    seen_in,
+    take_in,
+    texts_hash,
+    was_skipped,
+)
 from lamina.assembly.window import CallTracker, check_low_water, room_for_history
 from lamina.errors import LayerError, MessageError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Layout, Message, Span, text_hash
+from lamina.types import (
+    AnyMessage,
+    AnyTool,
+    Context,
+    Dropped,
+    Form,
+    Lang,
+    Layer,
+    Layout,
+    Message,
+    Segment,
+    Share,
+    Span,
+    text_hash,
+)
 
 RETRIEVED = ("memory", "collected", "summary")
 """Layers that were looked up: one that is not looked up again has not become untrue, so nothing is said of it."""
@@ -42,10 +70,10 @@ UNORDERED = ("scenario",)
 """Layers whose change begins a new epoch: what follows them depends on them."""
 LOW_WATER = 0.4
 """How far a cut of the ledger goes down by default, as a share of the budget; why not 0.5: docs/benchmarks.md."""
+TOOLS, AGAIN = "the tools changed", "sent again, lest it fades"
 FIRST, CUT, REBUILT = "first request", "the window was cut", "rebuilt"
+LOST = "the last request cannot be built again"
 GONE = {"en": "This no longer applies.", "zh": "以上内容不再适用。"}
-
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +83,9 @@ class State:
     epoch: int = 0
     reason: str = ""
     head: Head | None = None
+    fitted: tuple[Fitted, ...] = ()
+    """The layers of the head; of those whose change begins a new epoch also what had no room in it."""
+    told: Mapping[int, tuple[Told, ...]] = field(default_factory=dict[int, tuple[Told, ...]])
     seen: Mapping[Key, Layer] = field(default_factory=dict[Key, Layer])
     entries: list[Entry] = field(default_factory=list[Entry])
     start: int = 0
@@ -78,6 +109,9 @@ class Ledger:
         owner: str | None = None,
         mark: str = DEFAULT_MARK,
         lang: Lang = "en",
+        form: Form = "plain",
+        shares: Mapping[str, Share] | None = None,
+        older: int = 0,
     ) -> None:
         if layout not in ("strict", "ledger"):
             raise LayerError(f"no layout named {shown(layout)}", hint="layouts are strict and ledger")
@@ -90,6 +124,9 @@ class Ledger:
         self._count, self._owner, self._mark = count, owner, mark
         self._start_on: StartOn = start_on
         self._lang: Lang = lang
+        self._form: Form = form
+        check_shares(shares or {})
+        self._shares, self._older = shares, older
         self._state = State()
         self._calls = CallTracker()
         self._log: list[Entry] = []
@@ -97,6 +134,8 @@ class Ledger:
         self._totals = [0]
         """Tokens of the log before each place; never summed again."""
         self._pending: tuple[Context, State, Entry | None] | None = None
+        self._sent = 0
+        """How many entries the last request had."""
         self._asked: str | None = None
         for message in history:
             self._take(message)
@@ -115,9 +154,68 @@ class Ledger:
         """The whole chat so far, without updates: what `Ledger(history=…)` goes on from."""
         return [fresh(entry.message) for entry in self._log]
 
+    @property
+    def seen(self) -> Mapping[Key, Layer]:
+        """What the model knows of layers, by name and source; nothing before the first request."""
+        return self._state.seen
+
+    def after(self, epoch: int, reason: str) -> None:
+        """Begin a new epoch behind one that cannot be gone on with."""
+        self._state, self._asked = State(epoch), reason
+
     def new_epoch(self, reason: str) -> None:
         """Begin a new epoch with the next request: after a compaction, or when something sent must not stay."""
         self._asked = reason
+
+    def snapshot(self) -> Snapshot:
+        """What must be kept of the last request, for `resume`."""
+        state = self._state
+        if state.head is None:
+            raise MessageError("nothing was sent yet", hint="prepare, send, sent, then snapshot")
+        return Snapshot(
+            state.epoch, state.reason, state.fitted, state.told, state.start, self._sent,
+            texts_hash(state.head.tools), self._look, digest(state.head, state.entries[: self._sent]),
+        )  # fmt: skip
+
+    def resume(self, kept: Snapshot, history: Sequence[AnyMessage], tools: Sequence[AnyTool] = ()) -> None:
+        """Go on from a request that was sent before, perhaps by another process. `history` are the messages that this
+        ledger was made with. What cannot be built again to the byte begins a new epoch, and says so."""
+        self._state = State(kept.epoch, kept.reason)
+        if kept.form != self._look:
+            self._asked = "the form of the prompt changed"
+            return
+        check_tools(tools)
+        if kept.tools != texts_hash(map(compact, tools)):
+            self._asked = TOOLS
+            return
+        shown_layers = [one for one in kept.head if one.decision != "dropped"]
+        head = head_of(shown_layers, tools, self._count, self._owner, self._mark, self._lang, self._form)
+        end = kept.start + kept.size
+        told = {place: updates for place, updates in kept.told.items() if kept.start <= place < end <= len(self._log)}
+        entries = self._log[kept.start : end]
+        for place, updates in told.items():
+            content = history[place]["content"]
+            if history[place]["role"] == "user" and content is not None:
+                again = self._words(content, updates)
+                entries[place - kept.start] = _as_history(again, f"history[{self._older + place}]")
+        if len(entries) != kept.size or digest(head, entries) != kept.digest:
+            self._asked = LOST
+            return
+        seen = seen_in(kept.head)
+        for place in sorted(told):
+            take_in(seen, told[place])
+        entries += self._log[end:]
+        tokens = sum(entry.tokens for entry in entries)
+        self._state = State(kept.epoch, kept.reason, head, kept.head, told, seen, entries, kept.start, tokens)
+        self._sent = kept.size
+
+    @property
+    def _look(self) -> str:
+        return f"{self._form} {self._lang} {self._mark}"
+
+    def _words(self, user: str | Sequence[Mapping[str, Any]], told: Sequence[Told] = ()) -> Entry:
+        updates = [(update_fence(layer, change), layer, reason) for change, layer, reason in told]
+        return user_entry(user, self._count, self._owner, self._mark, updates)
 
     def prepare(
         self,
@@ -126,28 +224,32 @@ class Ledger:
         user: str | Sequence[Mapping[str, Any]] | None = None,
         tools: Sequence[AnyTool] = (),
         repeat: Sequence[Layer] = (),
+        skipped: Mapping[str, str] | None = None,
     ) -> Context:
         """The next request. Without `user` it goes on with the current turn, after tool results.
 
-        `repeat` are layers that stand once more in front of the words although nothing changed, lest they fade.
+        `repeat` are layers that stand once more in front of the words although nothing changed, lest they fade;
+        `skipped` are layers that nobody could ask for, and why: of what they said before nothing has become untrue.
         Nothing changes until `sent`: a request whose sending failed is simply prepared again.
         """
         self._calls.check("the request")
         check_tools(tools)
         if self.layout == "ledger":
             _check_sources(layers)
-        words = None if user is None else user_entry(user, self._count, self._owner, self._mark)
-        again = [again_update(layer) for layer in self._admitted(repeat)]
-        reason = self._epoch_reason(layers, tools)
+        words = None if user is None else self._words(user)
+        again = [Told("again", layer, AGAIN) for layer in self._admitted(repeat)]
+        reason = self._epoch_reason(layers, tools, skipped or {})
         if not reason:
-            proposal = self._extended(layers, user, words, again)
+            proposal, fitted = self._extended(layers, user, words, again, skipped or {})
             if self._cost(proposal) <= self.budget:
-                return self._propose(proposal, words)
+                return self._propose(proposal, words, absent(fitted, skipped or {}, self._count, self._mark))
             reason = CUT
-        shown_words = words
+        told: tuple[Told, ...] = ()
         if user is not None and again and reason not in (FIRST, CUT):  # a new epoch says it all at its beginning
-            shown_words = user_entry(user, self._count, self._owner, self._mark, again)
-        return self._propose(self._rebuilt(layers, tools, shown_words, reason), words)
+            told = tuple(again)
+        shown_words = self._words(user, told) if user is not None and told else words
+        state, fitted = self._rebuilt(layers, tools, shown_words, reason, told)
+        return self._propose(state, words, absent(fitted, skipped or {}, self._count, self._mark))
 
     def sent(self, context: Context) -> None:
         """The request was sent: the model has seen it."""
@@ -155,10 +257,11 @@ class Ledger:
             raise MessageError("this is not the request that was prepared last", hint="prepare, send, sent")
         _, state, words = self._pending
         if words is not None:
-            source = f"history[{len(self._log)}]"
+            source = f"history[{self._older + len(self._log)}]"
             self._keep(_as_history(words, source))
             state = replace(state, entries=[*state.entries[:-1], _as_history(state.entries[-1], source)])
         self._state, self._pending, self._asked = state, None, None
+        self._sent = len(state.entries)
 
     def append(self, message: AnyMessage) -> None:
         """Take in what came back: an answer, or the result of a tool."""
@@ -174,7 +277,7 @@ class Ledger:
         where = f"message {len(self._log)}"
         check_message(message, where)
         own = own_copy(message, self._mark)
-        entry = history_entry(own, f"history[{len(self._log)}]", self._count, self._owner)
+        entry = history_entry(own, f"history[{self._older + len(self._log)}]", self._count, self._owner)
         self._calls.take(own, where)
         self._keep(entry)
         if self._state.head is not None:
@@ -186,17 +289,18 @@ class Ledger:
         self._log.append(entry)
         self._totals.append(self._totals[-1] + entry.tokens)
 
-    def _epoch_reason(self, layers: Sequence[Layer], tools: Sequence[AnyTool]) -> str:
+    def _epoch_reason(self, layers: Sequence[Layer], tools: Sequence[AnyTool], skipped: Mapping[str, str]) -> str:
         state = self._state
         if state.head is None:
-            return FIRST
+            return (self._asked if state.epoch else "") or FIRST
         if self._asked is not None:
             return self._asked or "asked for"
         if self.layout == "strict":
             return REBUILT
         if list(state.head.tools) != [compact(tool) for tool in tools]:
-            return "the tools changed"
-        changed = [name for name in UNORDERED if _texts(state.seen.values(), name) != _texts(layers, name)]
+            return TOOLS
+        asked = [name for name in UNORDERED if not was_skipped(name, skipped)]
+        changed = [name for name in asked if has_changed(name, state.fitted, layers)]
         return f"the {changed[0]} changed" if changed else ""
 
     def _extended(
@@ -204,63 +308,97 @@ class Ledger:
         layers: Sequence[Layer],
         user: str | Sequence[Mapping[str, Any]] | None,
         words: Entry | None,
-        again: Sequence[Update],
-    ) -> State:
-        """The request before, and after it only what is new."""
+        again: Sequence[Told],
+        skipped: Mapping[str, str],
+    ) -> tuple[State, Sequence[Fitted]]:
+        """The request before, and after it only what is new; and what became of each layer that is."""
         state = self._state
         if user is None or words is None:
-            return state
+            at = _last_user(state.entries)
+            return replace(state, entries=[*state.entries[:at], *map(as_current, state.entries[at:])]), ()
         now = self._admitted(layers)
-        updates = self._updates(state.seen, now)
-        told = {_key(layer) for _, layer, _ in updates}
-        updates += [update for update in again if _key(update[1]) not in told]
-        current = _keys(now)
-        seen = {key: layer for key, layer in state.seen.items() if key in current or layer.name in RETRIEVED}
-        seen.update((_key(layer), layer) for layer in now)
-        entry = user_entry(user, self._count, self._owner, self._mark, updates) if updates else words
-        return replace(state, seen=seen, entries=[*state.entries, entry], tokens=state.tokens + entry.tokens)
+        fitted = self._fitted([layer for layer in now if not is_known(state.seen.get(key_of(layer)), layer)])
+        told = self._told(state.seen, now, fitted, skipped)
+        said = {key_of(one.layer) for one in told}
+        told += [one for one in again if key_of(one.layer) not in said]
+        entry = self._words(user, told) if told else words
+        seen = dict(state.seen)
+        take_in(seen, told)
+        at = {**state.told, len(self._log): tuple(told)} if told else state.told
+        entries = [*state.entries, entry]
+        return replace(state, told=at, seen=seen, entries=entries, tokens=state.tokens + entry.tokens), fitted
 
     def _admitted(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers in order, each through the same gate as at the beginning of an epoch."""
         kept = ordered(layers)
         for layer in kept:
-            admit(layer, self._owner, self._mark, self._lang)
+            admit(layer, self._owner, self._mark, self._lang, self._form)
         return kept
 
-    def _updates(self, seen: Mapping[Key, Layer], now: Sequence[Layer]) -> list[Update]:
-        """What differs from what the model has seen."""
-        updates: list[Update] = []
-        for layer in now:
-            known = seen.get(_key(layer))
-            if known is None:
-                updates.append((update_fence(layer, "added"), layer, "new since the epoch began"))
-            elif (known.text, known.trust) != (layer.text, layer.trust):
-                updates.append((update_fence(layer, "replaces"), layer, f"replaces {text_hash(known.text)[:8]}"))
-        current = _keys(now)
-        for key, layer in seen.items():
-            if key not in current and layer.name not in RETRIEVED:
-                gone = Layer(layer.name, GONE[self._lang], layer.source, layer.owner)
-                updates.append((update_fence(gone, "removed"), gone, "no longer applies"))
-        return updates
+    def _fitted(self, changed: Sequence[Layer]) -> list[Fitted]:
+        """What changed, each name within its share. Whether there is room for it is seen when all is together."""
+        whole = [Fitted(layer) for layer in changed]
+        if self._shares is None or not whole:
+            return whole
+        return fit_shares(
+            whole, self.budget, float("inf"), self._shares, self._count, self._mark, self._lang, self._form
+        )
 
-    def _rebuilt(self, layers: Sequence[Layer], tools: Sequence[AnyTool], words: Entry | None, reason: str) -> State:
+    def _told(
+        self, seen: Mapping[Key, Layer], now: Sequence[Layer], fitted: Sequence[Fitted], skipped: Mapping[str, str]
+    ) -> list[Told]:
+        """What differs from what the model has seen."""
+        told: list[Told] = []
+        for layer, decision, why in fitted:
+            known = seen.get(key_of(layer))
+            note = f"; {why}" if why else ""
+            if decision == "dropped":
+                continue
+            if known is None:
+                told.append(Told("added", layer, f"new since the epoch began{note}"))
+            else:
+                told.append(Told("replaces", layer, f"replaces {text_hash(known.text)[:8]}{note}"))
+        current = keys_of(now)
+        for key, layer in seen.items():
+            if key not in current and layer.name not in RETRIEVED and not was_skipped(layer.name, skipped):
+                gone = Layer(layer.name, GONE[self._lang], layer.source, layer.owner)
+                told.append(Told("removed", gone, "no longer applies"))
+        return told
+
+    def _rebuilt(
+        self,
+        layers: Sequence[Layer],
+        tools: Sequence[AnyTool],
+        words: Entry | None,
+        reason: str,
+        told: tuple[Told, ...],
+    ) -> tuple[State, Sequence[Fitted]]:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
-        head = build_head(layers, tools, count=self._count, owner=self._owner, mark=self._mark, lang=self._lang)
         turn = len(self._log) if words is not None else _last_user(self._log)
         current = (words,) if words is not None else self._current_turn(reason)
-        fixed = head.tokens + sum(entry.tokens for entry in current) + per_request(self._count)
+        spent = sum(entry.tokens for entry in current) + per_request(self._count)
+        before = [entry.message for entry in self._log[:turn]] if self._shares is not None else []
+        head, fitted = fit_head(
+            layers, tools, before, spent, shares=self._shares, budget=self.budget, count=self._count,
+            owner=self._owner, mark=self._mark, lang=self._lang, form=self._form,
+        )  # fmt: skip
+        fixed = head.tokens + spent
         start = self._cut_point(turn, self.budget - fixed)
         if self.low_water is not None and (start or reason == CUT):
             start = self._cut_point(turn, room_for_history(self.budget, fixed, self.low_water))
-        return State(
+        sent = tuple(one for one in fitted if one.decision != "dropped" or one.layer.name in UNORDERED)
+        state = State(
             epoch=self._state.epoch + (1 if self.layout == "ledger" or self._state.head is None else 0),
             reason=reason,
             head=head,
-            seen={_key(layer): layer for layer in ordered(layers)},
+            fitted=sent,
+            told={turn: told} if told else {},
+            seen=seen_in(sent),
             entries=[*self._log[start:turn], *current],
             start=start,
-            tokens=fixed - head.tokens - per_request(self._count) + self._totals[turn] - self._totals[start],
+            tokens=spent - per_request(self._count) + self._totals[turn] - self._totals[start],
         )
+        return state, fitted
 
     def _current_turn(self, reason: str) -> tuple[Entry, ...]:
         """The turn that goes on. What was repeated in front of its words stays there while it lasts, but for a new
@@ -281,14 +419,15 @@ class Ledger:
     def _cost(self, state: State) -> int:
         return (state.head.tokens if state.head else 0) + state.tokens + per_request(self._count)
 
-    def _propose(self, state: State, words: Entry | None) -> Context:
+    def _propose(self, state: State, words: Entry | None, gone: Sequence[Segment] = ()) -> Context:
         assert state.head is not None
-        dropped = Dropped(state.start, self._totals[state.start])
+        dropped = Dropped(self._older + state.start, self._totals[state.start])
         why = "over the budget" if self.low_water is None else f"cut to {self.low_water:.0%} of the budget"
+        why += f"; the first {self._older} were not read" if self._older else ""
         context = build_context(
             state.head,
             state.entries,
-            left_out(dropped, self._cost(state), self.budget, self._count, why),
+            [*gone, *left_out(dropped, self._cost(state), self.budget, self._count, why)],
             budget=self.budget,
             count=self._count,
             dropped=dropped,
@@ -304,12 +443,12 @@ def _check_sources(layers: Sequence[Layer]) -> None:
     """What changed can only be told of layers that can be told apart."""
     seen: set[Key] = set()
     for layer in ordered(layers):
-        if _key(layer) in seen:
+        if key_of(layer) in seen:
             raise LayerError(
                 f"two layers named {layer.name} come from {shown(layer.source)}",
                 hint="in the layout ledger each needs a source of its own, such as 'rules.md' or 'memory:17'",
             )
-        seen.add(_key(layer))
+        seen.add(key_of(layer))
 
 
 def _last_user(entries: Sequence[Entry]) -> int:
@@ -326,15 +465,3 @@ def _as_history(entry: Entry, source: str) -> Entry:
         return entry
     segment = words._replace(layer="history", source=source, reason="fits the budget")
     return replace(entry, spans=(*updates, Span(text, segment)))
-
-
-def _key(layer: Layer) -> Key:
-    return layer.name, layer.source
-
-
-def _keys(layers: Sequence[Layer]) -> set[Key]:
-    return {_key(layer) for layer in layers}
-
-
-def _texts(layers: Any, name: str) -> list[str]:
-    return [layer.text for layer in layers if layer.name == name and layer.text.strip()]

@@ -58,6 +58,19 @@ def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
     return Difference(place, segment.layer, segment.source, reason, extends, tokens, b.tokens - tokens)
 
 
+def predicted_prefix(before: Receipt, after: Receipt, reported: int = 0) -> int:
+    """How many tokens of `after` a cache can serve that has just seen `before`. `reported` is what the provider counted
+    for `before`: all of it when nothing of it has changed, and the measure of our own counts where something has.
+    A server that also keeps its answers can serve more."""
+    found = explain(before, after)
+    if not reported or not before.tokens:
+        return found.shared_tokens
+    if found.extends or found.byte is None:
+        return reported
+    shared = explain(after, before).shared_tokens  # in the counts of `before`: the counter may be corrected since
+    return min(reported, round(shared * reported / before.tokens))
+
+
 def _receipt(given: Receipt | Context) -> Receipt:
     found = given.receipt if isinstance(given, Context) else given
     if not isinstance(found, Receipt):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker

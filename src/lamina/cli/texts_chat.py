@@ -231,6 +231,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "trace.stored": ("stored answer", "已存回答"),
     "trace.again": ("answer this time", "本次回答"),
     "trace.cached": ("cached", "来自缓存"),
+    "trace.prefix": (
+        "predicted prefix {predicted:,} tokens, server cached {cached:,}",
+        "预计前缀 {predicted:,} 词元，服务器命中缓存 {cached:,}",
+    ),
     "trace.same": ("the answers are the same", "两个回答相同"),
     "trace.other": ("the answers differ", "两个回答不同"),
     "diff.same": ("the requests are the same, byte for byte", "两个请求逐字节相同"),

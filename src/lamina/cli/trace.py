@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,16 @@ import typer
 
 from lamina.app.app import App
 from lamina.app.commands import unindexed
-from lamina.app.traces import Difference, asked_again, difference, find_turn, request_of, requests_of
+from lamina.app.traces import (
+    Difference,
+    Prefix,
+    asked_again,
+    difference,
+    find_turn,
+    prefixes_of,
+    request_of,
+    requests_of,
+)
 from lamina.cli.common import SHORT, Say, argument, chosen, day, flag, option, page, pairs, run, show_json, tell
 from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError
@@ -42,27 +53,32 @@ def _shower(say: Say) -> Any:
             raise InputError(say["both"], hint="leave one of them out")
         settings = chosen(user, store)
 
-        async def read() -> tuple[TurnRecord, list[Receipt], Receipt, list[StoredMessage]]:
+        async def read() -> tuple[TurnRecord, list[Receipt], Receipt, list[StoredMessage], Sequence[Prefix | None]]:
             async with opened(settings) as app:
                 turn = await find_turn(app.store, settings.user, name)
                 one = await request_of(app.store, settings.user, turn, request)
                 ids = (turn.user_message_id, turn.answer_message_id)
                 said = [await app.store.history.get(settings.user, message_id) for message_id in ids]
-                return turn, list(await requests_of(app.store, settings.user, turn)), one, said
+                receipts = list(await requests_of(app.store, settings.user, turn))
+                return turn, receipts, one, said, await prefixes_of(app.store, settings.user, turn, receipts)
 
-        turn, receipts, one, said = run(read())
+        turn, receipts, one, said, prefixes = run(read())
         if payload:
             _write(one.payload)
         elif as_json:
             facts = {n: getattr(turn, n) for n in ("turn_id", "session_id", "state", "usage", "error", "created")}
-            show_json({**facts, "requests": [receipt.to_dict() for receipt in receipts]})
+            told = [asdict(prefix) if prefix else None for prefix in prefixes]
+            show_json({**facts, "requests": [receipt.to_dict() for receipt in receipts], "prefixes": told})
         else:
-            _show(say, turn, receipts, one, said)
+            _show(say, turn, receipts, one, said, prefixes)
 
     return show
 
 
-def _show(say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, said: list[StoredMessage]) -> None:
+def _show(
+    say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, said: list[StoredMessage],
+    prefixes: Sequence[Prefix | None],
+) -> None:  # fmt: skip
     from rich.padding import Padding
     from rich.text import Text as Line
 
@@ -80,6 +96,8 @@ def _show(say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, sai
         mark = " ◀" if receipt is one or receipt.hash == one.hash else ""
         rows.setdefault("requests", Line())
         line = f"#{number}  {receipt.tokens:,} {say['tokens']}  {receipt.size:,} {say['bytes']}  {receipt.hash[:16]}"
+        if prefix := prefixes[number - 1]:
+            line += f"\n    {say['trace.prefix'].format(predicted=prefix.predicted, cached=prefix.cached)}"
         rows["requests"].append(("\n" if number > 1 else "") + line + mark)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] -- a rich text
     width = 100 if not sys.stdout.isatty() else os.get_terminal_size().columns
     page(

@@ -13,6 +13,7 @@ from lamina.assembly.entries import admit
 from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
+from lamina.engine.layout import Changes, Past, Requests, read_past
 from lamina.engine.state import Runtime
 from lamina.errors import LaminaError, PromptError
 from lamina.layers.history import Chat, read_chat, without_pictures
@@ -20,7 +21,7 @@ from lamina.layers.injection import PromptEnvelope, SystemPromptManager
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Count, HistoryRows, Source
 from lamina.records import Turn
-from lamina.types import Context, Form, Lang, Layer, Message, Share
+from lamina.types import Context, Form, Lang, Layer, Layout, Message, Share
 
 SHARES: Mapping[str, Share] = {
     "skill": Share(most=0.30),
@@ -52,6 +53,8 @@ class BuildSettings:
     """Layers that are switched off, and the words for it in the receipt."""
     blind: bool = False
     """The model sees no pictures: those in the history are left out."""
+    layout: Layout = "strict"
+    """Of stored sessions; a request that brings its own history is always strict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +80,33 @@ class ContextBuilder:
         settings: BuildSettings | None = None,
         prompts: Prompts | None = None,
         tools: ToolRegistry | Mapping[str, ToolRegistry] | None = None,
+        memories: Changes | None = None,
     ) -> None:
         self.settings = settings or BuildSettings()
+        self._memories = memories
         self.sources = list(sources)
         self._history, self._prompts, self._tools = history, prompts, tools
 
     async def build(self, turn: Turn) -> Context:
+        requests = await self.requests(turn)
         gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
-        return self.assemble(turn, gathered, chat)
+        return self.assemble(turn, gathered, chat, requests=requests)
+
+    async def requests(self, turn: Turn) -> Requests | None:
+        """What the requests of a turn go on from, in the layout `ledger`; to be asked for before anything else."""
+        settings = self.settings
+        if settings.layout == "strict" or turn.given.history is not None:
+            return None
+        past: Past = await read_past(self._history, self._memories, turn)
+        return Requests(
+            past, budget=settings.budget, count=self._count(Runtime.of(turn.session.runtime)), owner=turn.owner,
+            mark=turn_mark(turn), lang=settings.lang, form=settings.form, shares=settings.shares,
+        )  # fmt: skip
+
+    def _count(self, runtime: Runtime) -> Count:
+        """The counter with what the provider has taught about it."""
+        learnt = runtime.calibration
+        return learnt.applied(self.settings.count) if learnt.estimated else self.settings.count
 
     async def gather(self, turn: Turn) -> Gathered:
         """Every source is asked at once; what they say stands in the order of the layers."""
@@ -145,20 +167,28 @@ class ContextBuilder:
     def _seen(self, messages: Sequence[Message]) -> list[Message]:
         return [without_pictures(message) for message in messages] if self.settings.blind else list(messages)
 
-    def assemble(self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = ()) -> Context:
+    def assemble(
+        self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = (),
+        requests: Requests | None = None,
+    ) -> Context:  # fmt: skip
         """A request; `since` is what the turn itself has added, calls and their results."""
-        settings = self.settings
+        settings, registry = self.settings, self.tools(turn)
+        tools = [*(registry.schemas if registry else ()), *turn.given.tools]
         runtime = Runtime.of(turn.session.runtime)
-        count = runtime.calibration.applied(settings.count) if runtime.calibration.estimated else settings.count
-        tools = self.tools(turn)
+        hints = runtime.layers(settings.lang, turn_mark(turn))
+        if requests:
+            return requests.context(
+                turn, [*gathered.layers, *hints], chat, since, tools=tools, repeat=gathered.repeat,
+                skipped=gathered.skipped,
+            )  # fmt: skip
         return assemble(
-            [*gathered.layers, *runtime.layers(settings.lang, turn_mark(turn))],
+            [*gathered.layers, *hints],
             history=[*chat.messages, *since] if turn.given.results else chat.messages,
             user=None if turn.given.results else turn.user,
             since=since,
             budget=settings.budget,
-            count=count,
-            tools=[*(tools.schemas if tools else ()), *turn.given.tools],
+            count=self._count(runtime),
+            tools=tools,
             owner=turn.owner,
             mark=turn_mark(turn),
             lang=settings.lang,

@@ -34,6 +34,7 @@ from lamina.engine.compaction import (
     keep,
     last_to_fold,
 )
+from lamina.engine.layout import KEY as LEDGER
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
 from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, status_of, typed, usage, written
@@ -196,6 +197,7 @@ class Engine:
         """The one loop: assemble, ask, and while the model calls tools, run them and ask again."""
         async with asyncio.timeout(self.limits.seconds) as work.deadline:
             turn = work.turn
+            work.requests = await self.builder.requests(turn)
             work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
             for _ in range(self.limits.steps):
                 context = await self._context(work)
@@ -256,7 +258,7 @@ class Engine:
     def _assembled(self, work: Work) -> Context:
         assert work.gathered is not None
         assert work.chat is not None
-        context = self.builder.assemble(work.turn, work.gathered, work.chat, work.since)
+        context = self.builder.assemble(work.turn, work.gathered, work.chat, work.since, work.requests)
         return replace(context, receipt=encode(context, self.provider.grammar))
 
     async def _compact(self, work: Work, context: Context, room: float = KEPT, turns: int = 0) -> Compaction:
@@ -288,6 +290,7 @@ class Engine:
             )
         )
         work = Work(turn, running.turn, running, None, Runtime.of(turn.session.runtime))
+        work.requests = await self.builder.requests(turn)
         work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
         before = self._assembled(work)
         made = await self._compact(work, before, room=0, turns=1)
@@ -331,6 +334,8 @@ class Engine:
         if not work.heard and work.gathered and work.gathered.manager and work.gathered.envelope:
             work.gathered.manager.sent(work.gathered.envelope)
         work.heard = True
+        if work.requests:
+            work.requests.sent()
 
     def _say(self, work: Work, text: str) -> None:
         work.said += text
@@ -439,6 +444,9 @@ class Engine:
             final: FinalState = "interrupted" if record.state == "streaming" else record.state
             return work.running.end(record, Ended(final, record.error or error, hint))
         trace, texts = pack(work.receipts)
+        runtime = work.runtime.to_dict()
+        if work.requests and (kept := work.requests.kept(work.turn)):
+            runtime, texts = {**runtime, LEDGER: kept[0]}, {**texts, **kept[1]}
         session = work.turn.session
         place = (session.owner, session.session_id, session.created)
         known = self._linked.pop(place, frozenset())
@@ -453,7 +461,7 @@ class Engine:
             receipt=trace if work.receipts else {},
             texts={name: text for name, text in texts.items() if name not in known},
             injection=manager.state.to_dict() if manager and work.heard and lasting else None,
-            runtime=work.runtime.to_dict() if lasting else None,
+            runtime=runtime if lasting else None,
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
         self._linked[place] = frozenset(texts)  # only now: they are stored

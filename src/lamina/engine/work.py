@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.engine.build import Gathered
+from lamina.engine.layout import Requests
 from lamina.engine.running import Running
 from lamina.engine.state import Runtime
 from lamina.errors import (
@@ -52,6 +53,8 @@ class Work:
     runtime: Runtime
     gathered: Gathered | None = None
     chat: Chat | None = None
+    requests: Requests | None = None
+    """In the layout `ledger`: what each request extends."""
     since: list[Message] = field(default_factory=list[Message])
     receipts: list[Receipt] = field(default_factory=list[Receipt])
     usages: list[Usage] = field(default_factory=list[Usage])

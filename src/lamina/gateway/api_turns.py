@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.follow import position_of
-from lamina.app.traces import Difference, difference, requests_of, unsent
+from lamina.app.traces import Difference, difference, prefixes_of, requests_of, unsent
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.ids import KEY_LENGTH, check_same, found, key_of
@@ -189,7 +189,9 @@ async def _sent(app: App, request: Request, turn_id: str, number: int | None) ->
 @found
 async def _receipt(app: App, request: Request) -> Reply:
     turn, number, receipts = await _sent(app, request, request.params["turn_id"], request.query.get("request"))
-    return Reply(request_value(receipts[number - 1], turn, number, len(receipts)), headers=turn_headers(turn))
+    prefix = (await prefixes_of(app.store, request.user, turn, receipts))[number - 1]
+    told = request_value(receipts[number - 1], turn, number, len(receipts), prefix)
+    return Reply(told, headers=turn_headers(turn))
 
 
 @found

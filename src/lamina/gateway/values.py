@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.app.commands import Origin
+from lamina.app.traces import Prefix
 from lamina.gateway.http import Schema
 from lamina.records import Memory, Session, StoredMessage, Template, TurnRecord
 from lamina.types import Receipt
@@ -150,18 +151,25 @@ RECEIPT = record(
         "segments": {"type": "array", "items": SEGMENT},
     },
 )  # fmt: skip
+PREFIX = record("Prefix", {"predicted": COUNT, "cached": COUNT})
 LAYER = record("LayerTokens", {"layer": TEXT, "tokens": COUNT, "left_out": COUNT})
 REQUEST = record(
     "SentRequest",
     {
         "turn": {"anyOf": [TURN, {"type": "null"}]}, "request": COUNT, "requests": COUNT, "receipt": RECEIPT,
         "layers": {"type": "array", "items": LAYER},
+        "prefix": {
+            "anyOf": [PREFIX, {"type": "null"}],
+            "description": "tokens that stood in the request before, and those that the provider took from its cache",
+        },
         "texts": {"type": "array", "items": TEXT, "description": "of each segment, in order; empty for dropped ones"},
     },
 )  # fmt: skip
 
 
-def request_value(receipt: Receipt, turn: TurnRecord | None, number: int, count: int) -> dict[str, Any]:
+def request_value(
+    receipt: Receipt, turn: TurnRecord | None, number: int, count: int, prefix: Prefix | None = None
+) -> dict[str, Any]:
     """A request with the text of each of its segments. What is over every finite budget is told as 0, no budget."""
     payload = receipt.payload
     plain = receipt.to_dict()
@@ -175,6 +183,7 @@ def request_value(receipt: Receipt, turn: TurnRecord | None, number: int, count:
             {"layer": layer, "tokens": tokens, "left_out": left_out}
             for layer, (tokens, left_out) in receipt.by_layer().items()
         ],
+        "prefix": {"predicted": prefix.predicted, "cached": prefix.cached} if prefix else None,
         "texts": [payload[each.start : each.end].decode(errors="replace") for each in receipt.segments],
     }
 

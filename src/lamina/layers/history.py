@@ -62,13 +62,27 @@ async def read_chat(
 def together(rows: Sequence[StoredMessage]) -> list[Message]:
     """The messages of each turn side by side: two turns of one session may have run at once. What still streams, and
     an answer without a word, is nothing to send."""
+    return [message for _, message in _numbered(rows)]
+
+
+def _numbered(rows: Sequence[StoredMessage]) -> list[tuple[int, Message]]:
     turns: dict[str, list[StoredMessage]] = {}
     for row in rows:
         turns.setdefault(row.turn_id or f"#{row.seq}", []).append(row)
     found = (row for turn in turns.values() for row in turn)
     sent = (row for row in found if row.state != "streaming" and (row.content or row.extra.get("tool_calls")))
     failed = {row.turn_id for row in rows if row.state == "failed"}  # perhaps because of its pictures: not again
-    return [whole_message(without_pictures(row.message) if row.turn_id in failed else row.message) for row in sent]
+    return [
+        (row.seq, whole_message(without_pictures(row.message) if row.turn_id in failed else row.message))
+        for row in sent
+    ]
+
+
+def places(rows: Sequence[StoredMessage]) -> list[int]:
+    """The number of each message of `closed(together(rows))`; 0 for one that only stands for what is missing."""
+    kept = _numbered(rows)
+    numbers = {id(message): seq for seq, message in kept}
+    return [numbers.get(id(message), 0) for message in closed([message for _, message in kept])]
 
 
 def has_pictures(message: Mapping[str, Any]) -> bool:

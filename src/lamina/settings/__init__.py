@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from lamina.errors import SettingsError, shown
 from lamina.settings.readers import HOSTED, READERS
-from lamina.types import Form, Grammar, Key, Lang, Share
+from lamina.types import Form, Grammar, Key, Lang, Layout, Share
 
 FILE = "lamina.toml"
 MAX_BYTES = 64 * 1024
@@ -123,6 +123,8 @@ class Settings:
     host: str = ""
     """The app in which the chat runs, such as Excel: it decides which skills speak."""
     form: Form = "headed"
+    layout: Layout = "strict"
+    """How requests of stored sessions grow: `strict` builds each anew, `ledger` adds to the one before."""
     missing_slots: Literal["error", "keep"] = "error"
     memory: bool = True
     """Switches [3] and [4] off altogether."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from lamina.errors import SettingsError, shown
-from lamina.types import Form, Grammar, Key, Lang, Share
+from lamina.types import Form, Grammar, Key, Lang, Layout, Share
 
 HOSTED = ("openai", "anthropic")
 """Providers behind an address: each is a module of its name in `lamina.providers` with a function `provider`, and its
@@ -174,6 +174,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "scenario": _name,
     "host": _text,
     "form": _one_of(*get_args(Form)),
+    "layout": _one_of(*get_args(Layout)),
     "missing_slots": _one_of("error", "keep"),
     "memory": _switch,
     "memories": _number(0),

@@ -1,15 +1,15 @@
 """The messages of a session, in the order of their numbers, and the answers that were collected."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lamina.records import StoredMessage
-from lamina.store.database import Clock, Database, Steps, count_on, load, missing
+from lamina.store.database import Clock, Database, Steps, count_on, load, marks, missing
 from lamina.store.rows import MESSAGE, Placed, message_of, parts, put_messages
 from lamina.store.sessions import get_session
 from lamina.store.turns import take_numbers
 from lamina.types import AnyMessage
 
-MAX_COLLECTED = 1_000
+MAX_COLLECTED, AT_ONCE = 1_000, 500
 
 
 def _messages(
@@ -69,6 +69,18 @@ def _text(owner: str, name: str) -> Steps[str]:
     return load(rows[0][0])
 
 
+def _texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
+    found: dict[str, str] = {}
+    for first in range(0, len(names), AT_ONCE):
+        some = names[first : first + AT_ONCE]
+        rows = yield (
+            f"SELECT hash, text FROM layer_text WHERE owner = ? AND hash IN ({marks(len(some))})",
+            (owner, *some),
+        )
+        found |= {row[0]: load(row[1]) for row in rows}
+    return found
+
+
 def together(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The rows of each turn side by side, turns in the order in which they began.
 
@@ -114,3 +126,7 @@ class History:
     async def text(self, owner: str, name: str) -> str:
         """The text of a layer by its hash, as a receipt names it."""
         return await self._db.read(owner, lambda: _text(owner, name))
+
+    async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]:
+        """Several at once, by their hashes; one that is not there is left out."""
+        return await self._db.read(owner, lambda: _texts(owner, names))

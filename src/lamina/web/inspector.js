@@ -107,6 +107,7 @@ class Inspector {
         fact("leftOut", left),
         fact("grammar", receipt.grammar),
         fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${worded(receipt.epoch_reason)}` : ""}` : ""),
+        told.prefix && fact("prefix", number(told.prefix.predicted), t("prefixCached", { n: number(told.prefix.cached) })),
         fact("counter", receipt.counter),
         fact("hash", el("code", { title: receipt.hash }, receipt.hash.slice(0, 12))),
       ),

@@ -202,6 +202,8 @@ const TEXTS = {
   grammar: ["Grammar", "格式"],
   layout: ["Layout", "布局"],
   epoch: ["Epoch", "纪元"],
+  prefix: ["Predicted prefix", "预计前缀"],
+  prefixCached: ["tokens; {n} cached", "词元；缓存 {n}"],
   counter: ["Counter", "计数器"],
   leftOut: ["Left out", "未发送"],
   leftOutWhat: ["{n} messages, {tokens} tokens", "{n} 条消息，{tokens} 词元"],

@@ -1,0 +1,220 @@
+"""The layout `ledger` for stored sessions: what is kept of a turn's last request so that the next one extends it.
+
+Kept are names, hashes and numbers, with the session's `runtime`; the texts lie where those of receipts lie. Whoever
+goes on, in whatever process, builds the last request again and compares its digest: what is not the same to the byte
+begins a new epoch, and so does whatever must not stay. No turn fails because of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from lamina.assembly.ledger import LOST, Ledger
+from lamina.assembly.shares import Fitted
+from lamina.assembly.told import Snapshot, Told, is_known
+from lamina.engine.state import Runtime
+from lamina.layers.history import Chat, places
+from lamina.layers.memory import Recalled, memory_layers
+from lamina.records import Memory, Turn
+from lamina.types import AnyTool, Context, Layer, Message, text_hash
+
+KEY = "ledger"
+"""Where it is kept in a session's runtime."""
+MOST_CHANGES = 1_000
+COMPACTED = "the session was compacted"
+FOLDED = "earlier steps of a turn were folded"
+FORGOTTEN, EDITED, REPLACED = "a memory was forgotten", "a memory was edited", "a memory was replaced"
+MANY = "very many memories changed"
+PROFILE = "the profile changed"
+GONE = {"summary": "a summary is gone", "collected": "a collected answer is gone"}
+
+
+class Texts(Protocol):
+    async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]: ...
+
+
+class Changes(Protocol):
+    """What a ledger asks of memories: which of them moved since it last looked."""
+
+    async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]: ...
+    async def last_change(self, owner: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a turn goes on from: the last request, its texts, and the memories that moved since."""
+
+    kept: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    changed: Sequence[Memory] = ()
+    change: int = 0
+    """The number of the last change, read before any memory of this turn: what moves later counts for the next."""
+
+
+async def read_past(texts: Texts, memories: Changes | None, turn: Turn) -> Past:
+    kept: Mapping[str, Any] = turn.session.runtime.get(KEY) or {}
+    change, changed = int(kept.get("change", 0)), list[Memory]()
+    if memories and kept:
+        changed = list(await memories.changes(turn.owner, after=change, limit=MOST_CHANGES))
+        change = max([change, *(memory.change for memory in changed)])
+    elif memories:
+        change = await memories.last_change(turn.owner)
+    names = _names(kept)
+    return Past(kept, await texts.texts(turn.owner, names) if names else {}, changed, change)
+
+
+class Requests:
+    """The requests of one turn, each of which extends the one before; the first that of the turn before."""
+
+    def __init__(self, past: Past, **settings: Any) -> None:
+        self._past, self._settings = past, settings
+        self._ledger: Ledger | None = None
+        self._chat: Chat | None = None
+        self._steps, self._taken = "", 0
+        self._pending: Context | None = None
+        self._sent: tuple[Chat, Snapshot] | None = None
+        """The last request of this turn that the model has seen, and the chat it was made of."""
+
+    def context(
+        self, turn: Turn, layers: Sequence[Layer], chat: Chat, since: Sequence[Message], *, tools: Sequence[AnyTool],
+        repeat: Sequence[Layer], skipped: Mapping[str, str],
+    ) -> Context:  # fmt: skip
+        """The next request; `since` is what the turn has added so far."""
+        layers, steps = apart(layers), str(turn.session.runtime.get("steps", ""))
+        ledger = self._ledger
+        if ledger is None or chat is not self._chat or steps != self._steps:
+            ledger = self._open(turn, chat, since, tools, folded=steps != self._steps)
+            self._ledger, self._chat, self._steps, self._taken = ledger, chat, steps, len(since)
+            if reason := self._must_go(turn, ledger, layers, skipped):
+                ledger.new_epoch(reason)
+        for message in since[self._taken :]:
+            ledger.append(message)
+        self._taken = len(since)
+        user = None if self._sent or turn.given.results else turn.user
+        self._pending = ledger.prepare(layers, user=user, tools=tools, repeat=repeat, skipped=skipped)
+        return self._pending
+
+    def sent(self) -> None:
+        """Something came back: the model has seen the request that was prepared last."""
+        if self._pending and self._ledger and self._chat:
+            self._ledger.sent(self._pending)
+            self._pending = None
+            self._sent = (self._chat, self._ledger.snapshot())
+
+    def kept(self, turn: Turn) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """What the next turn needs, and its texts by hash; None when nothing was seen and all stays as it was."""
+        if self._sent is None:
+            return None
+        chat, snapshot = self._sent
+        if self._steps:
+            return {"epoch": snapshot.epoch, "lost": FOLDED, "change": self._past.change}, {}
+        seqs = dict(enumerate([*places(chat.rows), turn.before or 0]))
+        if snapshot.start not in seqs or not all(place in seqs for place in snapshot.told):
+            return {"epoch": snapshot.epoch, "lost": LOST, "change": self._past.change}, {}
+        told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.told.items()}
+        kept = {
+            "epoch": snapshot.epoch, "reason": snapshot.reason, "change": self._past.change,
+            "start": seqs[snapshot.start], "size": snapshot.size, "digest": snapshot.digest, "tools": snapshot.tools,
+            "form": snapshot.form, "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
+            "told": told,
+        }  # fmt: skip
+        layers = [one.layer for one in snapshot.head] + [one.layer for said in snapshot.told.values() for one in said]
+        return kept, {text_hash(layer.text): layer.text for layer in layers}
+
+    def _open(
+        self, turn: Turn, chat: Chat, since: Sequence[Message], tools: Sequence[AnyTool], *, folded: bool
+    ) -> Ledger:
+        """A ledger with the chat as its log, at the last request where that can be."""
+        history: list[Any] = list(chat.messages)
+        if self._sent and not turn.given.results:
+            history.append({"role": "user", "content": turn.user})
+        history += since
+        ledger = Ledger(layout="ledger", history=history, older=chat.older, **self._settings)
+        kept = self._past.kept
+        if self._sent and (folded or self._sent[0] is not chat):
+            ledger.after(self._sent[1].epoch, FOLDED if folded else COMPACTED)
+        elif self._sent:
+            ledger.resume(self._sent[1], history, tools)
+        elif kept:
+            found = _snapshot(self._past, chat, Runtime.of(turn.session.runtime).folded)
+            if isinstance(found, str):
+                ledger.after(int(kept["epoch"]), found)
+            else:
+                ledger.resume(found, history, tools)
+        return ledger
+
+    def _must_go(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer], skipped: Mapping[str, str]) -> str:
+        """Why something that was sent must not stay; empty when all of it may."""
+        if self._sent or not ledger.seen:
+            return ""
+        if len(self._past.changed) >= MOST_CHANGES:
+            return MANY
+        for memory in self._past.changed:
+            if memory.state == "forgotten":
+                return FORGOTTEN
+            (now,) = memory_layers([Recalled(memory, 1.0, "")], turn.owner)
+            known = ledger.seen.get(("memory", now.source))
+            if known and memory.state == "superseded":
+                return REPLACED
+            if known and not is_known(known, now):
+                return EDITED
+        return _changed(ledger.seen, layers, skipped)
+
+
+def _changed(seen: Mapping[tuple[str, str], Layer], layers: Sequence[Layer], skipped: Mapping[str, str]) -> str:
+    """What the user has changed or taken away himself, besides memories."""
+    now = {(layer.name, layer.source): layer for layer in layers}
+    profile = ("session", "profile")
+    if profile in seen and (profile not in now or not is_known(seen[profile], now[profile])):
+        return PROFILE
+    for name, why in GONE.items():
+        there = {source.partition("#")[0] if name == "summary" else source for kind, source in now if kind == name}
+        before = {source.partition("#")[0] if name == "summary" else source for kind, source in seen if kind == name}
+        if name not in skipped and before - there:
+            return why
+    return ""
+
+
+def apart(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers that can be told apart: of several of one name and source each has a number."""
+    count: dict[tuple[str, str], int] = {}
+    found: list[Layer] = []
+    for layer in layers:
+        number = count[layer.name, layer.source] = count.get((layer.name, layer.source), 0) + 1
+        found.append(layer if number == 1 else replace(layer, source=f"{layer.source} ({number})"))
+    return found
+
+
+def _row(change: str, layer: Layer, reason: str) -> list[Any]:
+    return [change, layer.name, layer.source, layer.owner, layer.trust, layer.volatile, text_hash(layer.text), reason]
+
+
+def _names(kept: Mapping[str, Any]) -> list[str]:
+    rows = [*kept.get("head", ()), *(row for told in kept.get("told", {}).values() for row in told)]
+    return list(dict.fromkeys(row[6] for row in rows))
+
+
+def _snapshot(past: Past, chat: Chat, folded: int) -> Snapshot | str:
+    """The last request as it is kept, with its place in this chat; or why there is none."""
+    kept = past.kept
+    if "lost" in kept:
+        return str(kept["lost"])
+    if kept["start"] <= folded:
+        return COMPACTED
+    at = {seq: place for place, seq in enumerate(places(chat.rows)) if seq}
+    seqs = [int(seq) for seq in kept["told"]]
+    if any(name not in past.texts for name in _names(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
+        return LOST
+    return Snapshot(
+        kept["epoch"], kept["reason"],
+        tuple(Fitted(layer, change, reason) for change, layer, reason in _layers(kept["head"], past.texts)),
+        {at[int(seq)]: tuple(Told(*one) for one in _layers(rows, past.texts)) for seq, rows in kept["told"].items()},
+        at[kept["start"]], kept["size"], kept["tools"], kept["form"], kept["digest"],
+    )  # fmt: skip
+
+
+def _layers(rows: Sequence[Sequence[Any]], texts: Mapping[str, str]) -> list[tuple[Any, Layer, str]]:
+    return [
+        (change, Layer(name, texts[version], source, owner, trust, volatile), reason)
+        for change, name, source, owner, trust, volatile, version, reason in rows
+    ]
