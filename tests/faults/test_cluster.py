@@ -4,7 +4,6 @@ The cluster is of real processes, and is killed in parts under load. `SOAK=10` i
 """
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -20,11 +19,11 @@ from lamina.providers.scripted import ScriptedProvider
 from lamina.store.store import open_store
 from tests.faults.chats import Ledger, all_final, chat_settings, doubled, problems
 from tests.faults.cluster import CONFIG, GATEWAYS, MARK, NGINX, NO_FRONT, USERS, Cluster, cluster, front, name_of
+from tests.faults.load import SOAK, Load
 from tests.faults.visitors import EVENTS, Crowd, Visitor, grew
 from tests.gateway.streams import heard, text_of
 from tests.postgres import Server
 
-SOAK = int(os.environ.get("SOAK", "1"))
 pytestmark = pytest.mark.skipif(NGINX is None, reason=NO_FRONT)
 
 
@@ -86,9 +85,9 @@ async def long_turn(visitor: Visitor, pieces: int = 40) -> str:
         return reply.headers["X-Lamina-Turn"]
 
 
-async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_the_others(site: Cluster) -> None:
+async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_the_others(site: Cluster, load: Load) -> None:
     async with crowd_of(site) as crowd:
-        for _ in range(SOAK):
+        for _ in load.rounds(1, "resumed streams", each=46):
             visitor, turn, whole = crowd.visitor(0), "", ""
             for pieces, count in ((21, 42), (40, 40)):  # with a tool in between, and without
                 turn = await long_turn(visitor, pieces)
@@ -106,6 +105,7 @@ async def test_R10_a_stream_begun_at_one_gateway_goes_on_at_the_others(site: Clu
         assert crowd.foreign == []
 
 
+@pytest.mark.planted("a client that goes on without Last-Event-ID")
 async def test_R10_a_client_that_forgets_where_it_was_is_found(site: Cluster) -> None:
     async with crowd_of(site) as crowd:
         visitor = crowd.visitor(0)
@@ -136,9 +136,9 @@ async def repeated(visitor: Visitor, key: Callable[[int], str]) -> tuple[set[str
     return {turn for turn, _ in got}, {text for _, text in got}, asked
 
 
-async def test_R14_one_key_ten_times_at_once_is_one_turn_and_one_call(site: Cluster) -> None:
+async def test_R14_one_key_ten_times_at_once_is_one_turn_and_one_call(site: Cluster, load: Load) -> None:
     async with crowd_of(site) as crowd:
-        for trial in range(3 * SOAK):
+        for trial in load.rounds(3, "keys sent ten times"):
             visitor = crowd.visitor(trial % USERS)
             key = f"once{visitor.rng.getrandbits(50)}"
             turns, texts, asked = await repeated(visitor, lambda _, key=key: key)
@@ -148,6 +148,7 @@ async def test_R14_one_key_ten_times_at_once_is_one_turn_and_one_call(site: Clus
         assert len(crowd.served) == GATEWAYS
 
 
+@pytest.mark.planted("a new key at each try")
 async def test_R14_a_client_with_a_new_key_at_each_try_is_found(site: Cluster) -> None:
     async with crowd_of(site) as crowd:
         turns, _, asked = await repeated(crowd.visitor(5), str)
@@ -199,11 +200,13 @@ def still_running(site: Cluster) -> int:
     return counts["began"] - counts["whole"] - counts["left"]
 
 
-async def test_R9_a_client_that_leaves_the_front_ends_the_call_of_the_model(site: Cluster) -> None:
+async def test_R9_a_client_that_leaves_the_front_ends_the_call_of_the_model(site: Cluster, load: Load) -> None:
     async with crowd_of(site) as crowd:
-        assert await given_up(crowd, 9 * SOAK) == []
+        for _ in load.rounds(1, "clients that left the front", each=9):
+            assert await given_up(crowd, 9) == []
 
 
+@pytest.mark.planted("a gateway that goes on for nobody")
 async def test_R9_a_gateway_that_goes_on_for_nobody_is_found(site: Cluster) -> None:
     async with crowd_of(site) as crowd:
         assert len(await given_up(crowd, 2, wish="finish", patience=1.0)) >= 3
@@ -263,17 +266,19 @@ async def mingle(crowd: Crowd, rounds: int) -> list[str]:
     return [*crowd.foreign, *crowd.cluster.counts()["mixed"]]
 
 
-async def test_I1_nobody_sees_a_mark_of_another_through_the_front(site: Cluster) -> None:
+async def test_I1_nobody_sees_a_mark_of_another_through_the_front(site: Cluster, load: Load) -> None:
     async with crowd_of(site) as crowd:
-        assert await mingle(crowd, 2 * SOAK) == []
+        for _ in load.rounds(1, "rounds of six users", each=2):
+            assert await mingle(crowd, 2) == []
         assert crowd.own > 20, "they do see their own"
         assert len(crowd.served) == GATEWAYS
 
 
+@pytest.mark.planted("a front that keeps replies for everybody")
 async def test_I1_a_front_that_keeps_replies_for_everybody_is_found(site: Cluster, tmp_path: Path) -> None:
     keeps = "proxy_cache all; proxy_cache_valid 200 1m; proxy_cache_key $uri; proxy_ignore_headers Cache-Control;"
     shared = CONFIG.read_text(encoding="utf-8").replace("proxy_cache off;", keeps).replace("proxy_buffering off;", "")
-    shared = shared.replace("upstream lamina", "proxy_cache_path /tmp/kept keys_zone=all:1m;\n  upstream lamina")
+    shared = shared.replace("upstream lamina", f"proxy_cache_path {tmp_path}/kept keys_zone=all:1m;\n  upstream lamina")
     ports = [int(one.url.rpartition(":")[2]) for one in site.gateways]
     with front(tmp_path / "shared", ports, shared) as address:
         async with crowd_of(site, address) as crowd:
@@ -375,7 +380,10 @@ def database_of(where: str) -> str:
     return where.partition("@/")[2].partition("?")[0]
 
 
-async def test_R1_R13_R15_R20_what_was_acknowledged_under_kills_is_there_once(site: Cluster, after: Aftermath) -> None:
+async def test_R1_R13_R15_R20_what_was_acknowledged_under_kills_is_there_once(
+    site: Cluster, after: Aftermath, load: Load
+) -> None:
+    load.tried(after.figures["turns"], "turns under kills")
     assert after.found == []
     assert await missing(site.copy(database_of(after.database)), after.ledger) == []
     assert after.figures["gateways"] >= GATEWAYS + 2, "those that were started anew served too"
@@ -396,6 +404,7 @@ LOSSES = {
 """What is said of a loss, and how it is planted."""
 
 
+@pytest.mark.planted("a lost answer, question and memory, and a turn that hangs")
 async def test_R1_R13_R20_planted_losses_are_found(site: Cluster, after: Aftermath) -> None:
     turns = [name for name, seen in after.ledger.turns.items() if seen.ended == "complete" and seen.text]
     where = site.copy(database_of(after.database))
@@ -406,6 +415,7 @@ async def test_R1_R13_R20_planted_losses_are_found(site: Cluster, after: Afterma
         assert any(turn in one and said.format(turn=turn) in one for one in found), (said, found)
 
 
+@pytest.mark.planted("a client that asks again without a key")
 async def test_R1_R15_a_client_that_asks_again_without_a_key_is_found(site: Cluster) -> None:
     async with crowd_of(site) as crowd:
         visitor = crowd.visitor(2)
