@@ -7,8 +7,10 @@ import asyncio
 import functools
 import inspect
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ settings.load_profile("lamina")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+@pytest.fixture
+def no_loop_left() -> Iterator[None]:
+    """The frameworks' `run_sync` makes an event loop and leaves it open. It is closed here, and not found by the
+    garbage collector in the middle of another test."""
+    yield
+    with warnings.catch_warnings(), suppress(RuntimeError):  # there may be none
+        warnings.simplefilter("ignore")
+        asyncio.get_event_loop().close()
+    asyncio.set_event_loop(None)
 
 
 CLOCK = pytest.StashKey[Clock]()

@@ -276,7 +276,7 @@ linked = pytest.mark.parametrize("path", LINKED, ids=name_of)
 
 
 @written
-@pytest.mark.usefixtures("workplace")
+@pytest.mark.usefixtures("workplace", "no_loop_left")
 def test_every_python_block_runs_and_prints_what_the_page_shows(path: Path) -> None:
     assert python_problems(read(path), name_of(path)) == []
 

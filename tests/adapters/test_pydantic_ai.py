@@ -30,6 +30,7 @@ from lamina.errors import MessageError
 from tests.adapters.chats import HOSTILE, LONG, QUESTION, Told, alike, hostile, in_order, problems
 from tests.histories import BUDGETS, HISTORIES
 
+pytestmark = pytest.mark.usefixtures("no_loop_left")
 PICTURE = BinaryContent(b"\x89PNG\r\n\x1a\n", media_type="image/png", vendor_metadata={"detail": "low"})
 QUERY = str(QUESTION["content"])
 

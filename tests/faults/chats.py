@@ -199,8 +199,9 @@ async def talk(app: App, owner: str, session_id: str, rng: random.Random, ack: A
 async def all_final(store: Store) -> list[str]:
     """Every turn has its end within five seconds of the restart: nobody holds one for longer than the worker needs to
     look once more, and then it is ended. Counted by leases, since a busy machine is no fault."""
-    now, until = time.time(), time.monotonic() + HANGS
-    late = [turn for turn in await streaming(store) if turn.lease_until > now + FINAL_WITHIN - PAUSE]
+    held, until = await streaming(store), time.monotonic() + HANGS
+    now = time.time()  # after reading: whoever still answers renews his lease meanwhile
+    late = [turn for turn in held if turn.lease_until > now + FINAL_WITHIN - PAUSE]
     found = [f"turn {turn.turn_id} is held for {turn.lease_until - now:.1f} more seconds" for turn in late]
     while not found and (left := await streaming(store)):
         if time.monotonic() > until:

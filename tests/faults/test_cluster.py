@@ -278,7 +278,7 @@ async def test_I1_nobody_sees_a_mark_of_another_through_the_front(site: Cluster,
 async def test_I1_a_front_that_keeps_replies_for_everybody_is_found(site: Cluster, tmp_path: Path) -> None:
     keeps = "proxy_cache all; proxy_cache_valid 200 1m; proxy_cache_key $uri; proxy_ignore_headers Cache-Control;"
     shared = CONFIG.read_text(encoding="utf-8").replace("proxy_cache off;", keeps).replace("proxy_buffering off;", "")
-    shared = shared.replace("upstream lamina", f"proxy_cache_path {tmp_path}/kept keys_zone=all:1m;\n  upstream lamina")
+    shared = shared.replace("upstream lamina", "proxy_cache_path /tmp/kept keys_zone=all:1m;\n  upstream lamina")
     ports = [int(one.url.rpartition(":")[2]) for one in site.gateways]
     with front(tmp_path / "shared", ports, shared) as address:
         async with crowd_of(site, address) as crowd:

@@ -42,7 +42,9 @@ class Explained(SqliteDatabase):
                 return end.value
             plan = yield f"EXPLAIN QUERY PLAN {sql}", values
             self.statements.add(sql)
-            self.scans += [f"{row[3]}: {sql}" for row in plan if re.match(r"SCAN (?!message_fts|\d+ CONSTANT)", row[3])]
+            self.scans += [
+                f"{row[3]}: {sql}" for row in plan if re.match(r"SCAN (?!message_fts|due\b|\d+ CONSTANT)", row[3])
+            ]
             rows = yield sql, values
 
 
