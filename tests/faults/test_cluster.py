@@ -316,14 +316,16 @@ async def tab(visitor: Visitor, session: str, stop: asyncio.Event, found: list[s
             before = rows
 
 
-async def trouble(site: Cluster, ledger: Ledger, stop: asyncio.Event, figures: dict[str, int]) -> None:
+async def trouble(site: Cluster, crowd: Crowd, stop: asyncio.Event, figures: dict[str, int]) -> None:
     """Things are killed one after another, each when so many more acknowledgements have come."""
+
+    ledger = crowd.ledger
 
     async def more(lines: int) -> None:
         now = ledger.count
         await until(lambda: ledger.count >= now + lines)
 
-    for _ in range(SOAK):
+    for trial in range(SOAK):
         await more(60)
         site.kill(0)
         figures["gateways killed"] += 1
@@ -337,6 +339,7 @@ async def trouble(site: Cluster, ledger: Ledger, stop: asyncio.Event, figures: d
         figures["backends ended"] += await asyncio.to_thread(site.terminate_backends)
         await asyncio.to_thread(site.restart, 1)  # in order, as for a new version
         await more(60)
+        await until(lambda trial=trial: len(crowd.served) >= GATEWAYS + 2 * (trial + 1))  # the front finds both again
     stop.set()
 
 
@@ -349,7 +352,7 @@ async def under_load(site: Cluster) -> Aftermath:
             for number, session in enumerate(sessions):
                 for _ in range(2):
                     tasks.create_task(tab(crowd.visitor(number), session, stop, found))
-            tasks.create_task(trouble(site, crowd.ledger, stop, figures))
+            tasks.create_task(trouble(site, crowd, stop, figures))
         async with open_store(site.where) as store:
             found += await all_final(store)
         counts = site.counts()
