@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+MOST = 1e15
 MEASURED = Path(__file__).parent.parent / "docs" / "capacity.json"
 PAGE = MEASURED.with_name("scaling.md")
 DAY, YEAR = 86_400, 365
@@ -174,7 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for one in fields(Assumed):
         default = None if one.name == "users" else one.default
         name = f"--{one.name.replace('_', '-')}"
-        parser.add_argument(name, type=float, default=default, help=f"default: {one.default:g}")
+        shown = "10³ to 10⁸, each in a row" if one.name == "users" else f"{one.default:g}"
+        parser.add_argument(name, type=float, default=default, help=f"default: {shown}")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="the file of measurements")
     parser.add_argument("--page", action="store_true", help="write the figures into docs/scaling.md")
     parser.add_argument("--json", action="store_true", help="every figure, for programs")
@@ -182,9 +184,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.pop("page"):
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
-    as_json, cost = given.pop("json"), measured(given.pop("measured"))
-    if wrong := [name for name, value in given.items() if value is not None and not value > 0]:
-        parser.error(f"{', '.join(wrong)} must be more than 0")
+    as_json, file = given.pop("json"), given.pop("measured")
+    if wrong := [name for name, value in given.items() if value is not None and not 0 < value <= MOST]:
+        parser.error(f"{', '.join(wrong)} must be more than 0 and at most {MOST:g}")
+    if given["utilisation"] > 1:
+        parser.error(f"utilisation is a share, from 0 to 1, not {given['utilisation']:g}")
+    try:
+        cost = measured(file)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        parser.error(
+            f"{file} is no file of measurements ({type(error).__name__}); scripts/measure_capacity.py writes one"
+        )
     users = (given.pop("users"),)
     cases = [Assumed(users=count, **given) for count in (users if users[0] else USERS)]
     found = [(case, needed(case, cost)) for case in cases]

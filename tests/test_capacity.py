@@ -86,8 +86,14 @@ def test_the_command_takes_every_assumption_and_refuses_nonsense(capsys: pytest.
     main(["--users", "1e8", "--turns-a-day", "5", "--json"])
     (case,) = json.loads(capsys.readouterr().out)
     assert (case["assumed"]["users"], case["assumed"]["turns_a_day"]) == (1e8, 5.0)
-    with pytest.raises(SystemExit):
-        main(["--peak", "0"])
+    for wrong, said in (
+        (["--peak", "0"], "more than 0"), (["--users", "inf"], "at most"), (["--users", "nan"], "more than 0"),
+        (["--utilisation", "5"], "a share"), (["--measured", "nowhere.json"], "no file of measurements"),
+        (["--measured", __file__], "no file of measurements"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            main(wrong)
+        assert said in capsys.readouterr().err
 
 
 # What the page says of the tables, for whoever distributes them by owner

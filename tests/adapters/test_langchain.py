@@ -25,7 +25,7 @@ from langgraph.prebuilt import create_react_agent  # pyright: ignore[reportDepre
 from lamina.adapters import Plan
 from lamina.adapters.langchain import from_lamina, pre_model_hook, runnable, to_lamina
 from lamina.adapters.langchain_agents import LaminaMiddleware
-from lamina.errors import MessageError
+from lamina.errors import LayerError, MessageError
 from lamina.types import Layer
 from tests.adapters.chats import HOSTILE, LONG, PNG, QUESTION, Told, alike, in_order, problems
 from tests.histories import BUDGETS, HISTORIES, split_pairs
@@ -218,3 +218,10 @@ def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original
     assert sent[-1] is not result
     assert str(sent[-1].content).startswith("<data-lamina.1.")
     assert result.content == HOSTILE
+
+
+def test_words_alone_are_one_message_and_layers_are_no_text() -> None:
+    (_, said) = runnable(Plan([Layer("identity", "Be brief.")], budget=200)).invoke("江城在哪里？")
+    assert (type(said), said.content) == (HumanMessage, "江城在哪里？")
+    with pytest.raises(LayerError, match="layers of a plan"):
+        Plan("Be brief.", budget=200)  # pyright: ignore[reportArgumentType] -- that is the slip

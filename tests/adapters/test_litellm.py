@@ -138,3 +138,13 @@ def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
         assert alike(to_lamina(body["messages"])) == alike(context["messages"])
         assert [tool["function"]["name"] for tool in context["tools"]] == ["lookup"]
     assert found["bodies"][1]["messages"][-1]["content"] == "林默：江城，东湖路。"
+
+
+@pytest.mark.parametrize("wrong", [
+    [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}]}],
+    [{"role": [], "content": "x"}], [{"role": "user", "content": 5}], [{"role": "assistant", "tool_calls": 5}], None, 5,
+    "words",
+])  # fmt: skip
+def test_what_has_no_place_is_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(MessageError, match="cannot be carried"):
+        to_lamina(wrong)

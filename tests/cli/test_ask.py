@@ -55,6 +55,18 @@ def test_a_session_goes_on_when_it_is_named(ask: Lamina) -> None:
     assert "no session 'abcd'" in ask.error("ask", "Four", "--session", "abcd")
 
 
+def test_one_more_question_tells_the_model_nothing_twice_and_a_small_budget_is_said(ask: Lamina) -> None:
+    (ask.folder / "AGENTS.md").write_text("Answer briefly.\n", encoding="utf-8")
+    ask.run("ask", "One?")
+    for _ in range(2):
+        ask.run("ask", "--session", "last", "Another?", LAMINA_LAYOUT="ledger")
+    (request,) = ask.json("trace", "show", "last")["requests"]
+    assert [segment["source"] for segment in request["segments"]].count("AGENTS.md") == 1
+    told = ask.run("ask", "--session", "last", "Again?", LAMINA_BUDGET="50")
+    assert "over budget" in told.stderr
+    assert "LAMINA_BUDGET" in told.stderr
+
+
 def test_a_turn_that_fails_is_exit_1_with_the_error_and_what_came(ask: Lamina) -> None:
     ask.script([{"text": "Half an "}, {"fault": "cut"}])
     done = ask.run("ask", "Hello")

@@ -42,6 +42,20 @@ def test_show_names_a_turn_by_its_beginning_and_tells_where_each_byte_came_from(
     assert "the turn has 1" in traced.error("trace", "show", "last", "--request", "2")
 
 
+def test_turns_before_the_last_are_counted_back_and_a_change_of_layout_is_named(traced: Lamina) -> None:
+    first, second = turns(traced)
+    assert first in traced("trace", "show", "last~1")
+    assert second in traced("trace", "show", "last~0")
+    assert "its session has 2 turns" in traced.error("trace", "show", "last~2")
+    assert "no turn" in traced.error("trace", "show", "last~one")
+    (traced.folder / "AGENTS.md").write_text("Answer in Chinese.\n", encoding="utf-8")
+    traced.run("ask", "--session", "last", "Third question", LAMINA_LAYOUT="ledger")
+    assert "the layout changed from strict to ledger" in traced("trace", "diff", "last~1", "last")
+    told = traced.run("trace")
+    assert "replay" in told.stdout
+    assert (told.returncode, told.stderr) == (2, "")
+
+
 def test_payload_and_json_agree_with_each_other_and_with_the_hash(traced: Lamina) -> None:
     found = traced.json("trace", "show", "last")
     sent = payload(traced, "show", "last", "--payload")

@@ -1,18 +1,22 @@
 """The layout ledger in stored sessions: within an epoch each request extends the one before, byte for byte."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lamina import App, ToolRegistry, explain
 from lamina.assembly.ledger import CUT, FIRST, LOST
-from lamina.engine.layout import COMPACTED, EDITED, FOLDED, FORGOTTEN, KEY, PROFILE, REPLACED
+from lamina.engine.layout import COMPACTED, EDITED, FOLDED, FORGOTTEN, KEY, OFF, PROFILE, REPLACED
+from lamina.errors import InputError
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import REQUESTS, Given, NewMemory, Session, Turn
+from lamina.store.store import open_store
 from lamina.types import Context, Layer
 from tests.engine.chats import chat, end_of, settings, told
 
@@ -335,6 +339,54 @@ async def test_what_cannot_be_built_again_begins_an_epoch_and_never_sends_other_
         assert end_of(await told(app, session, "And now?")).state == "complete"
         last = provider.contexts[-1].receipt
         assert (last.epoch, last.epoch_reason) == (2, LOST)
+
+
+JUNK: list[Any] = [
+    5, [], "x", {"lost": "because"}, {"epoch": 1}, {"epoch": "1", "lost": "x", "change": 0},
+    {"change": 2**70}, {"epoch": -1}, {"start": "1"}, {"size": None}, {"told": []}, {"told": {"x": []}},
+    {"told": {"1": [["added"]]}}, {"told": {"1": 5}}, {"head": None}, {"head": [5]}, {"digest": 5},
+    {"head": [["kept", "nolayer", "s", None, "operator", False, "h", ""]]},
+    {"head": [["kept", "rules", "s", "bob", "operator", False, "h", ""]]},
+    {"told": {"1": [["whispered", "rules", "s", None, "operator", False, "h", ""]]}},
+]  # fmt: skip
+
+
+async def test_whatever_lies_in_the_store_no_turn_fails_because_of_it(tmp_path: Path) -> None:
+    async with chat(str(tmp_path / "s.db"), SAID, layout="ledger") as (app, session, provider):
+        for junk in JUNK:
+            await told(app, session, "Hello.")
+            kept = (await app.store.sessions.get("ann", session.session_id)).runtime[KEY]
+            whole = {**kept, **junk} if isinstance(junk, dict) and len(junk) == 1 and "lost" not in junk else junk
+            await app.store.sessions.update("ann", session.session_id, runtime={KEY: whole})
+            assert end_of(await told(app, session, "And now?")).state == "complete", junk
+            assert provider.contexts[-1].receipt.epoch_reason == (FIRST if junk == [] else LOST), junk
+
+
+async def test_what_is_switched_off_leaves_with_the_next_request(where: str) -> None:
+    async with chat(where, SAID, layout="ledger", memory=True, embedder="none") as (app, session, provider):
+        await app.memory("ann").add("Ann lives in Bern.", pinned=True)
+        await told(app, session, "Hello.")
+        assert b"Bern" in provider.contexts[-1].payload
+        app.builder.settings = replace(app.builder.settings, off={"memory": "switched off"})
+        await told(app, session, "Hello again.")
+        assert b"Bern" not in provider.contexts[-1].payload
+        assert provider.contexts[-1].receipt.epoch_reason == OFF
+
+
+async def test_no_file_says_what_the_last_request_was_made_of(tmp_path: Path) -> None:
+    async with chat(str(tmp_path / "s.db"), SAID, layout="ledger") as (app, session, _):
+        await told(app, session, "Hello.")
+        lines = [line async for line in app.store.maintenance.export()]
+        assert await app.store.maintenance.import_(lines) == 0, "what is there stays there"
+        assert KEY in (await app.store.sessions.get("ann", session.session_id)).runtime
+        async with open_store(str(tmp_path / "other.db")) as other:
+            await other.maintenance.import_(lines)
+            assert KEY not in (await other.sessions.get("ann", session.session_id)).runtime
+        at = next(n for n, line in enumerate(lines) if '"table":"layer_text"' in line)
+        lines[at] = json.dumps({**json.loads(lines[at]), "text": json.dumps("Obey this file.")})
+        async with open_store(str(tmp_path / "third.db")) as third:
+            with pytest.raises(InputError, match="not that of its hash"):
+                await third.maintenance.import_(lines)
 
 
 async def test_a_branch_begins_anew_and_the_parent_goes_on(where: str) -> None:

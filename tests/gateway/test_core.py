@@ -556,6 +556,8 @@ async def test_wrong_keys_from_one_address_are_soon_not_looked_at_and_right_ones
         limited = await site.get("/api/hello", key="lam_9_x")
         assert int(limited.headers["Retry-After"]) > 0
         assert (await site.get("/api/hello", key=bo)).status == 200
+        new = await site.key("eve")
+        assert (await site.get("/api/hello", key=new)).status == 200  # all behind a front have its address
 
 
 async def test_a_key_has_so_many_requests_a_minute(tmp_path: Path) -> None:

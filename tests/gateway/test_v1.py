@@ -325,6 +325,14 @@ async def test_R14_of_results_that_come_at_once_only_the_first_is_taken(where: s
         assert sorted(reply.status for reply in replies) == [200, *[400] * 5]
 
 
+async def test_single_requests_are_no_chat_that_could_be_named_ended_or_folded(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", provider=scripted(HELLO)) as site, openai_client(site) as client:
+        await client.chat.completions.create(model="lamina", messages=[{"role": "user", "content": "x"}])
+        for method, path, body in (("PATCH", "", {"title": "t"}), ("POST", "/end", None), ("POST", "/compact", None)):
+            reply = await site.ask(method, f"/api/sessions/{REQUESTS}{path}", body)
+            assert reply.status == 409, (method, path)
+
+
 async def test_half_an_answer_never_looks_whole(tmp_path: Path) -> None:
     slow = [{"text": "half "}, {"delay": 20}, {"text": "whole"}]
     async with running(tmp_path / "s.db", provider=scripted(slow)) as site:

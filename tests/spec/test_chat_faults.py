@@ -402,3 +402,15 @@ async def test_M18_facts_that_were_added_by_hand_lend_each_other_no_words(store:
     for fresh in (app, App(store, settings(embedder="none"))):  # as it was just indexed, and as the store has it
         found = await fresh.memory("ann").get_relevant_memories("What is my dog called?")
         assert [one.memory.text for one in found] == ["My dog is called Rex."]
+
+
+async def test_P9_of_a_very_long_message_memories_are_looked_for_by_its_beginning_and_end(tmp_path: Path) -> None:
+    async with App.open(tmp_path / "s.db", settings=settings(embedder="none"), work=False) as app:
+        memory = app.memory("ann")
+        for fact in ("The boiler has the code 7788.", "码头在江城的东边。", "The violin hangs in the hall."):
+            await memory.add(fact)
+        filling = "and so on " * 200_000
+        found = await memory.get_relevant_memories(
+            f"码头在哪里？ {filling} violin {filling} Which code has the boiler?"
+        )
+        assert {one.memory.text[:10] for one in found} == {"The boiler", "码头在江城的东边。"}

@@ -25,6 +25,8 @@ def made(role: Role, content: str | Sequence[Part] | None, where: str, **rest: A
     message = cast(Message, {"role": role, "content": held, **fields})
     if role != "system":
         check_message(message, where)
+    elif strange := [part for part in held or () if not isinstance(part, str) and part.get("type") != "text"]:
+        raise cannot(where, strange[0], "a system message is text")
     return message
 
 

@@ -32,7 +32,7 @@ from lamina.adapters.forms import (
 from lamina.adapters.plan import Kept, Piece, Plan
 from lamina.types import AnyMessage, AnyTool, Context, Message, Part, ToolCall
 
-Input = PromptValue | Sequence[MessageLikeRepresentation]
+Input = PromptValue | str | Sequence[MessageLikeRepresentation]
 SAYS_MORE = ("function_call", "audio", "refusal", "reasoning_content")
 """What `additional_kwargs` may hold that a model sees, and that is not in `content`."""
 BOOKKEEPING = ("id", "index")
@@ -56,8 +56,9 @@ def runnable(plan: Plan) -> Runnable[Input, list[BaseMessage]]:
     """Stands between a prompt and a chat model: `prompt | runnable(plan) | model`."""
 
     def fit(value: Input) -> list[BaseMessage]:
-        given = value.to_messages() if isinstance(value, PromptValue) else convert_to_messages(value)
-        return fitted(plan, given)
+        if isinstance(value, PromptValue):
+            return fitted(plan, value.to_messages())
+        return fitted(plan, [HumanMessage(value)] if isinstance(value, str) else convert_to_messages(value))
 
     return RunnableLambda(fit, name="lamina")
 

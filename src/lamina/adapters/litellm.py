@@ -64,30 +64,38 @@ def fit(plan: Plan, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] 
 
 def pieces(messages: Sequence[Any], keep_thinking: bool = False) -> list[Piece[Any]]:
     """Each message in lamina's form, beside itself."""
+    if isinstance(messages, str) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise cannot("the call", messages, "messages=[…], as completion wants them")
     return [Piece(_to(message, f"messages[{n}]", keep_thinking), message) for n, message in enumerate(messages)]
 
 
 def _to(message: Any, where: str, keep_thinking: bool) -> Message:
     fields = _plain(message, where)
-    role = ROLES.get(fields.get("role", ""))
+    given = fields.get("role")
+    role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
         raise cannot(f"{where}.role", fields.get("role"), "roles are system, developer, user, assistant and tool")
     for name, value in fields.items():
         if name in CARRIED or name in BOOKKEEPING or not value or (keep_thinking and name in THINKING):
             continue
         raise cannot(f"{where}.{name}", value, THINKING_HINT if name in THINKING else "")
-    calls = [_call(_plain(call, where)) for call in fields.get("tool_calls") or ()]
-    content = _content(fields.get("content"), role)
+    called: Any = fields.get("tool_calls") or ()
+    if not isinstance(called, Sequence):
+        raise cannot(f"{where}.tool_calls", called, "a list of calls")
+    calls = [_call(_plain(call, where)) for call in cast("Sequence[Any]", called)]
+    content = _content(fields.get("content"), role, where)
     rest = {"name": fields.get("name"), "tool_call_id": fields.get("tool_call_id")}
     return made(role, content if content or not calls else None, where, tool_calls=calls, **rest)
 
 
-def _content(content: object, role: Role) -> str | list[Part] | None:
+def _content(content: object, role: Role, where: str) -> str | list[Part] | None:
     """Text or parts; a picture may be written as its bare address. An answer that is None is empty."""
     if isinstance(content, str):
         return content
     if content is None:
         return "" if role == "assistant" else None
+    if not isinstance(content, Sequence):
+        raise cannot(f"{where}.content", content, "text, or a list of parts")
     return [_part(part) for part in cast("Sequence[Any]", content)]
 
 

@@ -13,7 +13,7 @@ from lamina.assembly.context import assemble
 from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn
 from lamina.assembly.tokens import estimate_message_tokens
-from lamina.errors import MessageError
+from lamina.errors import LayerError, MessageError, shown
 from lamina.ports import Count
 from lamina.types import AnyTool, Context, Lang, Layer, Message, Share
 
@@ -61,6 +61,12 @@ class Plan:
     mark: str = DEFAULT_MARK
     lang: Lang = "en"
     shares: Mapping[str, Share] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, str):  # a sequence too, of letters
+            raise LayerError(
+                f"the layers of a plan are {shown(self.layers)}", hint="give a list of Layer, or a function that does"
+            )
 
     def fit(
         self, pieces: Sequence[Piece[Origin]], *, source: str, system: str = "", tools: Sequence[AnyTool] = ()

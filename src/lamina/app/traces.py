@@ -37,7 +37,16 @@ Call = tuple[ToolCallEvent, ToolResult | None]
 
 
 async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
-    """A turn by its id, the beginning of it, or `last`."""
+    """A turn by its id, the beginning of it, or `last`; `last~2` is two turns before it in the same session."""
+    base, sign, back = name.partition("~")
+    if base == LAST and sign and back.isascii() and back.isdigit() and len(back) < 7:
+        last, many = await find_turn(store, owner, LAST), int(back) + 1
+        found = await store.turns.list(owner, last.session_id, limit=many)
+        if len(found) < many:
+            raise NotFoundError(
+                f"its session has {len(found)} turns, so there is no {name}", hint="take a smaller number"
+            )
+        return found[0]
     if name == LAST:
         for session in await store.sessions.list(owner, limit=LOOKED_AT):
             if found := await last_turn(store, owner, session.session_id):

@@ -106,6 +106,8 @@ def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segmen
     """Whose change it is, and why."""
     if a.grammar != b.grammar:
         return segment, f"the requests are of different grammars, {a.grammar} and {b.grammar}"
+    if a.layout != b.layout:
+        return segment, f"the layout changed from {a.layout} to {b.layout}"
     if a.epoch != b.epoch:
         return segment, f"epoch {b.epoch} began: {b.epoch_reason}"
     old = segment_at(a.segments, byte)

@@ -19,6 +19,7 @@ from lamina.cli.talk import (
     take_up,
     talk_settings,
     tell_end,
+    tell_over,
 )
 from lamina.errors import InputError
 from lamina.ports import Ask
@@ -71,7 +72,7 @@ def _question(say: Say, words: str) -> str:
 
 async def _ask(say: Say, settings: Settings, question: str, name: str, mode: str | None, as_json: bool) -> int:
     async with App.open(settings=settings) as app:
-        session = await (begin(app, question, mode=mode) if name == NEW else take_up(app, name, mode))
+        session = await (begin(app, question, mode=mode) if name == NEW else take_up(app, name, mode, resumed=False))
         people = sys.stdout.isatty() and not as_json
         view = TurnView(Screen(), say, yes=_yes()) if people else None
         ask: Ask = view.ask if view and _yes() else refuser(say)
@@ -95,7 +96,7 @@ async def _ask(say: Say, settings: Settings, question: str, name: str, mode: str
             running.cancel()
             await running.wait()
             raise
-        await running.wait()
+        await tell_over(say, app, await running.wait())
         ended = seen.ended or Ended("failed")
         if as_json:
             show_json(_object(session, seen, ended, text))

@@ -28,6 +28,7 @@ from lamina.cli.talk import (
     talk_settings,
     tell_end,
     tell_error,
+    tell_over,
 )
 from lamina.cli.texts import visible
 from lamina.errors import InputError, LaminaError
@@ -216,7 +217,7 @@ async def _one(say: Say, app: App, session: Session, words: str) -> int:
         running.cancel()
         await running.wait()
         raise
-    await running.wait()
+    await tell_over(say, app, await running.wait())
     return tell_end(say, seen.ended, bool(stopped)) if seen.ended else 1
 
 

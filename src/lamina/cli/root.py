@@ -35,7 +35,8 @@ def run(arguments: list[str]) -> int:
             raise
         family = _family(arguments)
         within = f"{family} " if family and arguments[-1:] != [family] else ""
-        _show(say, str(shown()), f"lamina {within}--help")
+        if words := str(shown()):  # none where a family was called alone: its help says it all
+            _show(say, words, f"lamina {within}--help")
         return getattr(error, "exit_code", 2)
     return result if isinstance(result, int) else 0
 

@@ -16,12 +16,13 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.commands import find_session
+from lamina.app.traces import requests_of
 from lamina.cli.chat_view import Seen
 from lamina.cli.common import Say, chosen, one_line, run
 from lamina.cli.texts import visible
 from lamina.errors import InputError, shown
 from lamina.ports import Ask
-from lamina.records import Session
+from lamina.records import Session, TurnRecord
 from lamina.settings import Settings
 from lamina.types import Decision, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent
 
@@ -74,11 +75,13 @@ async def begin(app: App, words: str, *, mode: str | None = None, skill: str = "
     return await app.new_session(settings.user, title=title, mode=mode or settings.mode, skill=skill)
 
 
-async def take_up(app: App, name: str, mode: str | None = None) -> Session:
-    """A session that is there already, in another mode where one is given."""
+async def take_up(app: App, name: str, mode: str | None = None, *, resumed: bool = True) -> Session:
+    """A session that is there already, in another mode where one is given. One more question is no resume: the model
+    is not told its instructions again for it."""
     owner = app.settings.user
     session = await find_session(app.store, owner, name)
-    session = await app.resume_session(owner, session.session_id)
+    if resumed or session.ended:
+        session = await app.resume_session(owner, session.session_id)
     if mode and mode != session.mode:
         session = await app.store.sessions.update(owner, session.session_id, mode=mode)
     return session
@@ -151,6 +154,12 @@ async def plain_turn(say: Say, events: AsyncIterable[TurnEvent], *, quiet: bool 
                 pass
     end_line()
     return seen, "\n\n".join(steps)
+
+
+async def tell_over(say: Say, app: App, turn: TurnRecord) -> None:
+    """Say it when what must be sent was more than the budget."""
+    if any(receipt.over_budget for receipt in await requests_of(app.store, turn.owner, turn)):
+        print(f"{say['over']}\n{say['next']}{say['colon']}{say['over.next']}", file=sys.stderr, flush=True)
 
 
 def tell_error(say: Say, name: str, /, **values: object) -> None:

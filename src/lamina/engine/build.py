@@ -99,8 +99,9 @@ class ContextBuilder:
             return None
         past: Past = await read_past(self._history, self._memories, turn)
         return Requests(
-            past, budget=settings.budget, count=self._count(Runtime.of(turn.session.runtime)), owner=turn.owner,
-            mark=turn_mark(turn), lang=settings.lang, form=settings.form, shares=settings.shares,
+            past, tuple(settings.off), budget=settings.budget,
+            count=self._count(Runtime.of(turn.session.runtime)), owner=turn.owner, mark=turn_mark(turn),
+            lang=settings.lang, form=settings.form, shares=settings.shares,
         )  # fmt: skip
 
     def _count(self, runtime: Runtime) -> Count:

@@ -7,7 +7,7 @@ begins a new epoch, and so does whatever must not stay. No turn fails because of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 from lamina.assembly.ledger import LOST, Ledger
 from lamina.assembly.shares import Fitted
@@ -16,15 +16,21 @@ from lamina.engine.state import Runtime
 from lamina.layers.history import Chat, places
 from lamina.layers.memory import Recalled, memory_layers
 from lamina.records import Memory, Turn
-from lamina.types import AnyTool, Context, Layer, Message, text_hash
+from lamina.types import LAYERS, AnyTool, Context, Fate, Layer, Message, Trust, text_hash
 
 KEY = "ledger"
 """Where it is kept in a session's runtime."""
 MOST_CHANGES = 1_000
+MOST = 2**53
+FIELDS: Mapping[str, type] = {
+    "epoch": int, "change": int, "start": int, "size": int, "reason": str, "digest": str, "tools": str, "form": str,
+}  # fmt: skip
+CHANGES, DECISIONS = ("added", "replaces", "removed", "again"), get_args(Fate)
 COMPACTED = "the session was compacted"
 FOLDED = "earlier steps of a turn were folded"
 FORGOTTEN, EDITED, REPLACED = "a memory was forgotten", "a memory was edited", "a memory was replaced"
 MANY = "very many memories changed"
+OFF = "a layer was switched off"
 PROFILE = "the profile changed"
 GONE = {"summary": "a summary is gone", "collected": "a collected answer is gone"}
 
@@ -52,7 +58,7 @@ class Past:
 
 
 async def read_past(texts: Texts, memories: Changes | None, turn: Turn) -> Past:
-    kept: Mapping[str, Any] = turn.session.runtime.get(KEY) or {}
+    kept = _sound(turn.session.runtime.get(KEY) or {}, turn.owner)
     change, changed = int(kept.get("change", 0)), list[Memory]()
     if memories and kept:
         changed = list(await memories.changes(turn.owner, after=change, limit=MOST_CHANGES))
@@ -66,8 +72,9 @@ async def read_past(texts: Texts, memories: Changes | None, turn: Turn) -> Past:
 class Requests:
     """The requests of one turn, each of which extends the one before; the first that of the turn before."""
 
-    def __init__(self, past: Past, **settings: Any) -> None:
-        self._past, self._settings = past, settings
+    def __init__(self, past: Past, off: Sequence[str] = (), **settings: Any) -> None:
+        """`off` are layers that are switched off; the rest is for the ledger."""
+        self._past, self._off, self._settings = past, off, settings
         self._ledger: Ledger | None = None
         self._chat: Chat | None = None
         self._steps, self._taken = "", 0
@@ -147,6 +154,8 @@ class Requests:
         """Why something that was sent must not stay; empty when all of it may."""
         if self._sent or not ledger.seen:
             return ""
+        if any(name in self._off for name, _ in ledger.seen):
+            return OFF
         if len(self._past.changed) >= MOST_CHANGES:
             return MANY
         for memory in self._past.changed:
@@ -173,6 +182,42 @@ def _changed(seen: Mapping[tuple[str, str], Layer], layers: Sequence[Layer], ski
         if name not in skipped and before - there:
             return why
     return ""
+
+
+def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
+    """What is kept, where it has the form that it was written in; else only that it is lost. It lay in a store, and may
+    have come from a file."""
+    found = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {"": kept}
+    lost = {"epoch": found["epoch"] if _typed(found, {"epoch": int}) else 1, "lost": LOST, "change": 0}
+    if not found or ("lost" in found and _typed(found, {"epoch": int, "change": int, "lost": str})):
+        return found
+    told, head = found.get("told"), found.get("head")
+    if not _typed(found, FIELDS) or not isinstance(told, dict) or not isinstance(head, list):
+        return lost
+    said = cast("dict[str, Any]", told)
+    rows = [(row, DECISIONS) for row in cast("list[Any]", head)]
+    for place, updates in said.items():
+        if not (place.isascii() and place.isdigit() and len(place) < 16 and isinstance(updates, list)):
+            return lost
+        rows += [(row, CHANGES) for row in cast("list[Any]", updates)]
+    return found if all(_is_row(row, kinds, owner) for row, kinds in rows) else lost
+
+
+def _typed(found: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
+    for name, kind in fields.items():
+        value: Any = found.get(name)
+        if type(value) is not kind or (kind is int and not 0 <= value < MOST):
+            return False
+    return True
+
+
+def _is_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
+    if not isinstance(row, list) or len(cast("list[Any]", row)) != 8:
+        return False
+    change, name, source, whose, trust, volatile, version, reason = cast("list[Any]", row)
+    texts = all(isinstance(one, str) for one in (change, name, source, trust, version, reason))
+    known = texts and change in kinds and name in LAYERS and trust in get_args(Trust)
+    return known and isinstance(volatile, bool) and (whose is None or whose == owner)
 
 
 def apart(layers: Sequence[Layer]) -> list[Layer]:

@@ -101,9 +101,17 @@ async def _get(app: App, request: Request) -> Reply:
     return Reply(session_value(await app.store.sessions.get(request.user, request.params["session_id"])))
 
 
+def _chat_of(request: Request) -> str:
+    """The session of the path, where it is one to talk in: single requests have nothing to do with each other."""
+    session_id = request.params["session_id"]
+    if session_id == REQUESTS:
+        raise HttpError(409, "single requests are no chat", hint="POST /api/sessions makes one", kind="conflict")
+    return session_id
+
+
 @found
 async def _change(app: App, request: Request) -> Reply:
-    session_id, given = request.params["session_id"], _given(request)
+    session_id, given = _chat_of(request), _given(request)
     session = await app.store.sessions.get(request.user, session_id)
     if not given:
         return Reply(session_value(session))
@@ -123,9 +131,7 @@ async def _delete(app: App, request: Request) -> Reply:
 
 @found
 async def _branch(app: App, request: Request) -> Reply:
-    session_id, seq = request.params["session_id"], request.body["seq"]
-    if session_id == REQUESTS:
-        raise HttpError(409, "single requests are no chat", hint="branch a session", kind="conflict")
+    session_id, seq = _chat_of(request), request.body["seq"]
     session = await app.store.sessions.get(request.user, session_id)
     if seq > session.last_seq:
         raise HttpError(400, f"seq is {seq}", hint=f"the session has {session.last_seq} messages, counted from 1")
@@ -135,12 +141,12 @@ async def _branch(app: App, request: Request) -> Reply:
 
 @found
 async def _end(app: App, request: Request) -> Reply:
-    return Reply(session_value(await app.end_session(request.user, request.params["session_id"])))
+    return Reply(session_value(await app.end_session(request.user, _chat_of(request))))
 
 
 @found
 async def _compact(app: App, request: Request) -> Reply:
-    return Reply(asdict(await app.compact(request.user, request.params["session_id"])))
+    return Reply(asdict(await app.compact(request.user, _chat_of(request))))
 
 
 @found

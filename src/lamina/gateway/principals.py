@@ -51,7 +51,7 @@ def cookie_name(headers: Mapping[str, str]) -> str:
     """By the port that the browser sees, as it keeps cookies by host alone; several gateways behind one front have one
     name for it, whichever ports they listen at themselves."""
     before, sign, port = headers.get("host", "").rpartition(":")
-    return f"lamina_{port}" if sign and before and port.isascii() and port.isdigit() else "lamina"
+    return f"lamina_{port}" if sign and before and port.isascii() and port.isdigit() and len(port) < 6 else "lamina"
 
 
 def _in_cookie(given: str, headers: Mapping[str, str]) -> Shown | None:
@@ -115,12 +115,12 @@ class Principals:
             raise unknown()
         if found := self.believed(shown):
             return found
-        known = shown.proof in self._known  # it was right a while ago: no guess
-        if not known and (wait := self._guesses.wait(address, self._most_guesses)):
-            raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
         found = await self._asked(shown)
-        if found is None:
-            self._guesses.take(address, self._most_guesses)  # only what was wrong counts: a team may share an address
+        if (
+            found is None
+        ):  # what is right always comes in: behind a front all have one address, and nobody guesses a key
+            if wait := self._guesses.take(address, self._most_guesses):
+                raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
             raise unknown()
         return found
 

@@ -41,9 +41,7 @@ class Routes:
     def _add(self, route: Route) -> None:
         pieces = route.path.split("/")[1:]
         names = tuple(piece[1:-1] for piece in pieces if piece.startswith("{"))
-        spends = (
-            route.method == "POST" and route.scope == "chat" and not route.path.endswith(("/cancel", "/count_tokens"))
-        )
+        spends = route.method == "POST" and route.scope == "chat" and not route.path.endswith("/cancel")
         check = compiled(route.body) if route.body is not None else None
         door = Door(route, names, check, compiled_query(route.query), spends, f"{route.method} {route.path}")
         if names:

@@ -39,6 +39,8 @@ MOST_PLACES = 1_000
 """Messages, and summaries, that are looked through for a fact that is to be forgotten."""
 ALIKE = 20
 """Memories that a new fact is compared with."""
+SEARCHED = 4_000
+"""Characters of a message by which memories are looked for."""
 MAX_PINNED = MAX_WISHES = 20
 """Pinned facts, and standing wishes, that are in every context; of more, those that changed last."""
 FACT, IMPORTANCE = "fact", 0.5
@@ -61,6 +63,12 @@ class Recalled:
     why: str
 
 
+def _searched(words: str) -> str:
+    """The words by which memories are looked for: of very long ones the beginning and the end, where a question stands.
+    Nobody else waits for the rest."""
+    return words if len(words) <= SEARCHED else f"{words[: SEARCHED // 2]}\n{words[-SEARCHED // 2 :]}"
+
+
 class MemoryService:
     """The memory of one owner."""
 
@@ -80,6 +88,7 @@ class MemoryService:
         pinned = await self._store.memories.list(self.owner, pinned=True, limit=MAX_PINNED)
         wishes = await self._store.memories.list(self.owner, kind="instruction", limit=MAX_WISHES)
         today = day_of(self._clock())
+        query, context = _searched(query), [_searched(words) for words in context]
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
         found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
         recalled = {memory.memory_id: Recalled(memory, 1.0, "pinned") for memory in pinned}

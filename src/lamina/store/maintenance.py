@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from lamina.errors import InputError, LaminaError, StoreError, shown
-from lamina.store.database import Clock, Database, Row, Steps, checked_owner, insert, load, marks
+from lamina.store.database import Clock, Database, Row, Steps, checked_owner, dump, insert, load, marks
 from lamina.store.rows import put_words, text_in
 from lamina.store.sessions import COLUMNS, LATER_COLUMNS
 from lamina.store.shapes import fault
@@ -135,7 +135,7 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
         yield from insert("owner_counter", "owner, name, value", [(owner, "activity", 0)], "ON CONFLICT DO NOTHING")
     for table, columns in TABLES.items():
         names = columns.split(", ")
-        rows = [(owner, *(line[name] for name in names)) for line in batch if line["table"] == table]
+        rows = [_taken(table, (owner, *(line[name] for name in names))) for line in batch if line["table"] == table]
         if table == "owner_counter":
             ending = (
                 "ON CONFLICT (owner, name) DO UPDATE SET value = CASE WHEN excluded.value > owner_counter.value "
@@ -153,6 +153,15 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
     return added
 
 
+def _taken(table: str, row: Row) -> Row:
+    """A row as it is taken in: what a session's last request was made of is this store's own and no file's to say."""
+    at = 1 + TABLES[table].split(", ").index("runtime") if table == "chat_session" else 0
+    runtime: dict[str, Any] = load(row[at]) if at else {}
+    if "ledger" not in runtime:
+        return tuple(row)
+    return (*row[:at], dump({name: value for name, value in runtime.items() if name != "ledger"}), *row[at + 1 :])
+
+
 def _check_known(
     owner: str, table: str, names: Sequence[str], rows: Sequence[Row], given: set[tuple[Any, ...]]
 ) -> Steps[None]:
@@ -166,7 +175,7 @@ def _check_known(
             f"SELECT {', '.join(names)} FROM {table} WHERE owner = ? AND {' AND '.join(f'{n} = ?' for n in keys)}",
             (owner, *key),
         )
-        if not found or tuple(found[0]) != tuple(row[1:]):
+        if not found or _taken(table, (owner, *found[0])) != tuple(row):
             raise InputError(
                 f"{table} of {shown(owner)} has another row in the place of {shown(key)}",
                 hint="import into a store without rows of this owner, or give the rows to another owner",
@@ -185,6 +194,8 @@ def _parsed(line: str, number: int) -> dict[str, Any]:
         raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
     if wrong := fault(table, {name: fields[name] for name in TABLES[table].split(", ")}):
         raise InputError(f"line {number}: {table}: {wrong}", hint="is this a whole export?")
+    if table == "layer_text" and text_hash(load(fields["text"])) != fields["hash"]:
+        raise InputError(f"line {number}: layer_text: the text is not that of its hash", hint="is this a whole export?")
     return fields
 
 
