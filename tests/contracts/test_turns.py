@@ -171,6 +171,32 @@ async def test_only_jobs_of_the_wanted_kind_that_are_due_are_taken(where: str) -
         assert [j.key for j in await store.jobs.claim("w", kinds=["memory", "x"], n=5)] == ["b"]
 
 
+async def test_behind_a_job_that_ended_comes_the_next_of_its_owner_and_kind_alone(where: str) -> None:
+    now = [1000.0]
+    async with open_store(where, clock=lambda: now[0]) as store:
+        for owner, kind, key in (("ann", "memory", "a"), ("ann", "summary", "s"), ("bob", "memory", "x"),
+                                 ("ann", "memory", "b"), ("ann", "memory", "c")):  # fmt: skip
+            await store.jobs.add(owner, kind, key=key)
+        first = next(job for job in await store.jobs.claim("w", n=9, in_order=True) if job.key == "a")
+        assert await store.jobs.follow(first, "w") is None, "it has not ended"
+        await store.jobs.done(first)
+        both = await asyncio.gather(store.jobs.follow(first, "w"), store.jobs.follow(first, "other"))
+        (second,) = [job for job in both if job]
+        assert (second.owner, second.kind, second.key, second.attempts) == ("ann", "memory", "b", 1)
+        await store.jobs.fail(second, "later", retry_after=5.0, park_after=9)
+        assert await store.jobs.follow(second, "w") is None, "what comes later waits for it"
+        now[0] += 6
+        again = await store.jobs.follow(second, "w")
+        assert again
+        assert (again.key, again.attempts) == ("b", 2)
+        await store.jobs.done(again)
+        last = await store.jobs.follow(again, "w")
+        assert last
+        assert last.key == "c"
+        await store.jobs.done(last)
+        assert await store.jobs.follow(last, "w") is None
+
+
 async def test_a_job_whose_worker_is_gone_goes_to_the_next_and_the_first_cannot_end_it(where: str) -> None:
     now = [1000.0]
     async with open_store(where, clock=lambda: now[0]) as store:

@@ -105,6 +105,17 @@ def _claim(
     return sorted((job_of(row) for row in rows), key=lambda job: (job.owner, job.number))
 
 
+def _follow(job: Job, worker: str, now: float, until: float) -> Steps[list[Job]]:
+    rows = yield (
+        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
+        "updated = ? WHERE owner = ? AND state = 'waiting' AND run_after <= ? AND number = (SELECT number FROM outbox "
+        "WHERE owner = ? AND state = 'waiting' AND kind = ? ORDER BY number LIMIT 1) AND NOT EXISTS (SELECT 1 "
+        f"FROM outbox e WHERE e.owner = ? AND e.state = 'leased' AND e.kind = ?) RETURNING {COLUMNS}",
+        (worker, until, until, now, job.owner, now, job.owner, job.kind, job.owner, job.kind),
+    )
+    return [job_of(row) for row in rows]
+
+
 def _heartbeat(job: Job, now: float, until: float) -> Steps[None]:
     rows = yield (
         "UPDATE outbox SET lease_until = ?, run_after = ?, updated = ? "
@@ -194,6 +205,13 @@ class Jobs:
         now = self._clock()
         clean(worker, "the worker's name", MAX_NAME)
         return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
+
+    async def follow(self, job: Job, worker: str, *, lease: float = 60.0) -> Job | None:
+        """The job of the same owner and kind that waits behind this one, which has ended, where it is due. A look over
+        all that is due costs what is due; this costs nothing of it."""
+        now = self._clock()
+        found = await self._db.write(job.owner, lambda: _follow(job, worker, now, now + lease))
+        return found[0] if found else None
 
     async def left(self, kinds: Sequence[str]) -> int:
         """How many jobs of these kinds, of any owner, could be taken in order now, or are held by a worker: one look,
