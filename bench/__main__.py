@@ -62,8 +62,13 @@ def main(arguments: list[str]) -> int:
 def run_rows(names: Sequence[str], shares: Mapping[str, float], measure: Measure, docs: Path) -> int:
     """Measure, store and render row by row, so that what is done is never lost."""
     path = docs / "benchmarks.json"
-    store: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": {}}
-    rows: dict[str, report.Row] = store["rows"]
+    try:
+        store: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": {}}
+        rows: dict[str, report.Row] = store["rows"]
+    except (ValueError, TypeError, KeyError) as error:
+        print(f"bench: {path.name} cannot be read: {error!r}\nnext: git checkout {path.name}, or delete it",
+              file=sys.stderr)  # fmt: skip
+        return 2
     expected = {name: rows.get(name, {}).get("seconds") or shares[name] for name in names}
     begin = time.monotonic()
     for number, name in enumerate(names, 1):

@@ -209,6 +209,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=20261115, help="replay a run")
     parser.add_argument("--peers", action="store_true", help="also LangChain, LiteLLM and the others, fewer histories")
     options = parser.parse_args()
+    if options.histories < 1:
+        parser.error(f"{options.histories} histories are none: give N of 1 or more")
     print(f"seed {options.seed}; each history is cut to one of seven budgets", flush=True)
     rows = [run("lamina", options.histories, options.seed)]
     rows.append(run("naive", min(options.histories, 20_000), options.seed))

@@ -85,15 +85,17 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path, key: str) -> "Kept":
-        """What a run with this key has left; nothing of a run with other files."""
+        """What a run with this key has left; nothing of a run with other files, or of a file that is none of ours."""
         if not path.exists():
             return cls(path, key)
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["key"] != key:
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            cases = [Case(**{**each, "planted": tuple(each["planted"]), "seeds": tuple(each["seeds"])})
+                     for each in found["cases"]]  # fmt: skip
+            kept = cls(path, found["key"], cases, found["seconds"])
+        except (ValueError, TypeError, KeyError):
             return cls(path, key, stale=True)
-        cases = [Case(**{**each, "planted": tuple(each["planted"]), "seeds": tuple(each["seeds"])})
-                 for each in found["cases"]]  # fmt: skip
-        return cls(path, key, cases, found["seconds"])
+        return kept if kept.key == key else cls(path, key, stale=True)
 
     def add(self, cases: Iterable[Case], seconds: float) -> None:
         self.cases += cases

@@ -155,6 +155,16 @@ def test_only_a_run_of_all_rows_is_the_run_of_the_whole(tmp_path: Path, capsys: 
     assert "row 2/2 grow · 0:00 of about" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}"])
+def test_a_damaged_store_is_named_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    (tmp_path / "benchmarks.json").write_text(damaged)
+    assert run(tmp_path, {"trim": section}) == 2
+    assert "benchmarks.json cannot be read" in capsys.readouterr().err
+    assert (tmp_path / "benchmarks.json").read_text() == damaged
+
+
 def test_an_unknown_row_is_refused_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trimm"]) == 2
     assert "no row named 'trimm'\nnext: rows are trim, grow" in capsys.readouterr().err

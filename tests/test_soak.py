@@ -154,6 +154,9 @@ def test_what_was_finished_with_other_files_does_not_count(tmp_path: Path) -> No
     (tmp_path / "src" / "a.py").write_text("a = 2")
     other = Kept.read(kept.path, fingerprint(tmp_path, 1))
     assert (other.cases, other.stale) == ([], True)
+    for damaged in ("", "{", "[]", '{"key": "k", "seconds": 1, "cases": [{"x": 1}]}'):
+        kept.path.write_text(damaged)
+        assert Kept.read(kept.path, key).stale
 
 
 # The whole of it, over two small families
