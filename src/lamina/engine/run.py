@@ -188,6 +188,8 @@ class Engine:
         lost = await asyncio.gather(*helpers, return_exceptions=True)
         trouble = next((one for one in lost if isinstance(one, Exception)), None)
         (failed,) = await asyncio.gather(self._finish(work, trouble or problem), return_exceptions=True)
+        if isinstance(failed, LeaseError):  # ended by somebody else while this end was on its way
+            (failed,) = await asyncio.gather(self._finish(work, failed), return_exceptions=True)
         if isinstance(failed, BaseException):
             self._log.error("[Engine] the end of turn %s could not be stored: %s", work.record.turn_id, failed)
             words = failed if isinstance(failed, LaminaError) else StoreError(f"{type(failed).__name__}: {failed}")

@@ -54,7 +54,7 @@ async def poll(line: Line, board: Switchboard, stop: asyncio.Event) -> None:
             continue
         fresh = [update for update in updates if update.update_id not in held]
         held |= {update.update_id: board.take(update) for update in fresh}
-        if len(updates) >= AT_ONCE and not fresh:
+        if not fresh and len({update.update_id for update in updates}) >= AT_ONCE:
             board.shed(SHED)
         await _settle(held, stop, MOMENT if fresh else PAUSE)
         offset = first_open(held, offset)

@@ -30,7 +30,7 @@ MEGABYTES = 5
 """Of one picture: what every provider takes."""
 MOST_BYTES = MEGABYTES * 1024 * 1024
 MOST_WAITING = 20
-"""Messages of one scope that may wait."""
+"""Messages of one scope that may wait for an answer before them."""
 ALBUM = 0.7
 """Seconds in which the parts of an album come together."""
 REMINDED = 30.0
@@ -185,15 +185,21 @@ class Switchboard:
 
     def _queue(self, said: Said, taken: Taken) -> None:
         lane = self._lanes.setdefault(said.scope, _Lane())
-        if len(lane.waiting) >= MOST_WAITING:
-            if self._first_in("wait", said.scope.person, REMINDED):
-                self._spawn(self._tell(said, "wait", count=len(lane.waiting)), taken)
-            else:
-                taken.set_result(True)
-            return
         lane.waiting.append((said, taken))
         if lane.task is None:
             lane.task = asyncio.create_task(self._run(said.scope, lane))
+        if lane.running:
+            self._thin(lane)
+
+    def _thin(self, lane: _Lane) -> None:
+        """Refuse the newest of too many that wait for an answer, and ask their sender once to wait. What comes again
+        after a restart is answered already: nothing waits for it, and it is no crowd."""
+        late = [lane.waiting.pop() for _ in range(len(lane.waiting) - MOST_WAITING)]
+        for said, taken in reversed(late):
+            if self._first_in("wait", said.scope.person, REMINDED):
+                self._spawn(self._tell(said, "wait", count=MOST_WAITING), taken)
+            else:
+                taken.set_result(True)
 
     async def _run(self, scope: Scope, lane: _Lane) -> None:
         """What waits in a scope, one after the other, until nothing does."""
@@ -233,6 +239,7 @@ class Switchboard:
             if not each.done():
                 each.set_result(True)
         lane.running = running
+        self._thin(lane)
         if self.closing.is_set():
             running.cancel()
         try:
