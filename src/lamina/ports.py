@@ -3,7 +3,7 @@
 Nothing here has code of its own. A port is added together with its first user.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from datetime import date
 from typing import Any, Protocol
 
@@ -183,6 +183,7 @@ class HistoryRows(Protocol):
     async def collected(self, owner: str, *, limit: int = 20, query: str = "") -> Sequence[StoredMessage]: ...
     async def text(self, owner: str, name: str) -> str: ...
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]: ...
+    async def standing(self, owner: str, sessions: Sequence[str]) -> tuple[Set[str], Set[tuple[str, int]]]: ...
 
 
 class TurnRows(Protocol):

@@ -148,6 +148,10 @@ WRONG: list[tuple[str, str, object]] = [
     ("prompt_template", "supported_apps", "5"), ("prompt_template", "supported_apps", "null"),
     ("outbox", "payload", "[]"), ("outbox", "run_after", float("nan")), ("owner_counter", "value", 2**62),
     ("turn", "key", "k" * 201), ("chat_session", "session_id", "s" * 201), ("chat_session", "title", "t" * 2_001),
+    ("chat_session", "runtime", '{"compactions": [{"x": 1}]}'), ("chat_session", "runtime", '{"counted": [1]}'),
+    ("chat_session", "runtime", '{"failures": {"bash": "often"}}'), ("chat_session", "runtime", '{"use": "all"}'),
+    ("chat_session", "runtime", '{"telegram_open": {"turn": 5}}'), ("turn", "usage", '{"requests": [[1, 2]]}'),
+    ("turn", "usage", '{"prompt": -1}'),
 ]  # fmt: skip
 
 

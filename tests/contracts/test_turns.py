@@ -6,6 +6,7 @@ import pytest
 
 from lamina.errors import LeaseError, MessageError, NotFoundError
 from lamina.records import NewJob, NewMemory
+from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
 from lamina.types import AnyMessage, text_hash
 
@@ -195,6 +196,24 @@ async def test_behind_a_job_that_ended_comes_the_next_of_its_owner_and_kind_alon
         assert last.key == "c"
         await store.jobs.done(last)
         assert await store.jobs.follow(last, "w") is None
+
+
+async def test_what_follows_is_one_job_even_where_an_import_gave_two_the_same_number(where: str) -> None:
+    async with open_store(where) as store:
+        for kind, key in (("memory", "a"), ("memory", "b"), ("summary", "c")):
+            await store.jobs.add("ann", kind, key=key)
+        same = "UPDATE outbox SET number = 2 WHERE owner = ? AND key = ?"
+
+        def renumber() -> Steps[None]:
+            yield same, ("ann", "c")
+
+        await store.db.write("ann", renumber)
+        (first,) = await store.jobs.claim("w", kinds=["memory"], n=1, in_order=True)
+        await store.jobs.done(first)
+        following = await store.jobs.follow(first, "w")
+        assert following
+        assert following.key == "b"
+        assert [job.key for job in await store.jobs.claim("other", kinds=["summary"], n=1)] == ["c"]
 
 
 async def test_a_job_whose_worker_is_gone_goes_to_the_next_and_the_first_cannot_end_it(where: str) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from lamina import App, ToolRegistry, explain
+from lamina.app.traces import prefixes_of, requests_of
 from lamina.assembly.ledger import CUT, FIRST, LOST
-from lamina.engine.layout import COMPACTED, EDITED, FOLDED, FORGOTTEN, KEY, OFF, PROFILE, REPLACED
+from lamina.engine.layout import COMPACTED, EDITED, FOLDED, FORGOTTEN, GONE, KEY, OFF, PROFILE, REPLACED, SESSION
 from lamina.errors import InputError
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import REQUESTS, Given, NewMemory, Session, Turn
 from lamina.store.store import open_store
-from lamina.types import Context, Layer
+from lamina.types import Context, Layer, Notice
 from tests.engine.chats import chat, end_of, settings, told
 
 SAID = [[{"text": "Noted."}]]
@@ -306,6 +307,103 @@ async def test_what_another_owner_forgets_is_no_matter_of_this_one(where: str) -
         assert epochs(of_ann) == [(1, FIRST)]
         assert epochs(of_bob_too) == [(1, FIRST), (2, FORGOTTEN)]
         assert all(b"Basel" not in one.payload for one in of_ann)
+
+
+async def test_a_compaction_that_is_refused_leaves_no_trace_in_the_requests(where: str) -> None:
+    async with chat(where, SAID, layout="ledger", budget=4_000) as (app, session, provider):
+        app.builder.settings = replace(app.builder.settings, shares={})
+
+        @app.source("project")
+        def context(turn: Turn) -> str:
+            return "project words and so on. " * 295
+
+        refused = 0
+        for number in range(9):
+            said = "We talked about the garden and its many tulips. " * (14 if number == 0 else 36 if number < 4 else 0)
+            events = await told(app, session, f"Question {number}. {said}")
+            refused += any(isinstance(event, Notice) and "would free" in event.text for event in events)
+        kept = await app.store.sessions.get("ann", session.session_id)
+        assert refused, "this test wants a chat whose compaction is tried and refused"
+        assert not kept.runtime.get("compactions")
+        assert COMPACTED not in [reason for _, reason in epochs(provider.contexts)]
+        assert not breaks(provider.contexts)
+        assert b"no longer applies" not in provider.contexts[-1].payload
+
+
+@pytest.mark.parametrize("name", ["summary", "collected"])
+async def test_what_was_taken_away_leaves_also_when_nobody_could_ask_and_what_is_pushed_out_stays(
+    where: str, name: str
+) -> None:
+    async with chat(where, SAID, layout="ledger", memory=True, embedder="none", summaries=2, collected=2) as (
+        app, session, provider,
+    ):  # fmt: skip
+        ids = [f"a-long-common-name-{n}" for n in range(3)]
+
+        async def add(one: str) -> None:
+            await app.new_session("ann", session_id=one)
+            await app.store.history.append("ann", one, [{"role": "assistant", "content": f"Secret of {one}."}])
+            if name == "summary":
+                await app.store.summaries.put("ann", one, f"Secret of {one}.", upto_seq=1)
+            else:
+                rows = await app.store.history.messages("ann", one)
+                await app.store.history.collect("ann", rows[0].message_id)
+
+        await add(ids[0])
+        await add(ids[1])
+        await told(app, session, "Hello.")
+        assert all(f"Secret of {one}.".encode() in provider.contexts[-1].payload for one in ids[:2])
+        await add(ids[2])
+        await told(app, session, "Hello again.")
+        assert epochs(provider.contexts) == [(1, FIRST)], "the third pushed the first out, and it is still true"
+        assert not breaks(provider.contexts)
+        await app.store.sessions.delete("ann", ids[0])
+        source = next(one for one in app.builder.sources if one.name == name)
+        fails = Recalling()
+        fails.name, fails.fails = name, True
+        app.builder.sources[app.builder.sources.index(source)] = fails
+        await told(app, session, "And now?")
+        assert f"Secret of {ids[0]}.".encode() not in provider.contexts[-1].payload
+        assert provider.contexts[-1].receipt.epoch_reason == GONE[name]
+
+
+async def test_what_is_known_of_a_session_leaves_when_it_changes(where: str) -> None:
+    async with chat(where, SAID, layout="ledger") as (app, session, provider):
+        await app.store.sessions.update("ann", session.session_id, meta={"code": "SECRET"})
+        await told(app, session, "Hello.")
+        assert b"SECRET" in provider.contexts[-1].payload
+        await app.store.sessions.update("ann", session.session_id, meta={})
+        await told(app, session, "Hello again.")
+        assert b"SECRET" not in provider.contexts[-1].payload
+        assert provider.contexts[-1].receipt.epoch_reason == SESSION
+
+
+async def test_very_many_changes_of_memories_begin_one_epoch_and_no_more(where: str) -> None:
+    async with chat(where, SAID, layout="ledger", memory=True, embedder="none") as (app, session, provider):
+        await app.memory("ann").add("Ann has a cat.", pinned=True)
+        await told(app, session, "Hello.")
+        await app.store.memories.add("ann", [NewMemory(f"Fact {n}.") for n in range(2_500)])
+        for _ in range(3):
+            await told(app, session, "Hello again.")
+        assert [number for number, _ in epochs(provider.contexts)] == [1, 2]
+
+
+async def test_what_the_provider_counted_is_shown_beside_its_own_request(where: str) -> None:
+    tools = ToolRegistry()
+
+    @tools.function
+    def look(what: str) -> str:
+        """Looks something up."""
+        return what
+
+    call: Step = {"call": "look", "id": "c", "arguments": {"what": "x"}}
+    script: list[list[Step]] = [[call], [call, {"usage": [500, 410, 2]}], [{"text": "Done."}]]
+    async with chat(where, script, tools=tools, layout="ledger", mode="agent") as (app, session, _):
+        await told(app, session, "Hello.")
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        assert turn.usage["requests"] == [None, [500, 410, 2]]
+        receipts = await requests_of(app.store, "ann", turn)
+        first, second, third = await prefixes_of(app.store, "ann", turn, receipts)
+        assert (first, second and second.cached, third) == (None, 410, None)
 
 
 async def test_a_changed_profile_begins_an_epoch_without_what_it_said(where: str) -> None:

@@ -96,6 +96,17 @@ async def test_a_turn_that_is_cancelled_before_its_first_step_ends_too(where: st
         assert (await running.wait()).state == "interrupted"
 
 
+async def test_an_end_that_somebody_else_has_stored_is_the_end_that_is_told(where: str) -> None:
+    """The lease ran out while the model thought, and nothing was to be stored meanwhile."""
+    script = [[{"delay": 0.3}, {"usage": [9, 0, 1]}, {"done": "stop"}]]
+    async with chat(where, script) as (app, session, _):
+        running = await app.start("ann", session.session_id, "hi")
+        await app.store.turns.recover(everything=True)
+        events = [event async for event in running.events()]
+        stored = await app.store.turns.get("ann", running.turn.turn_id)
+        assert (end_of(events).state, stored.state) == ("interrupted", "interrupted")
+
+
 async def test_closing_the_app_ends_what_runs_and_keeps_it(where: str) -> None:
     async with chat(where, [[{"text": "so far"}, {"fault": "stall"}]]) as (app, session, _):
         running = await app.start("ann", session.session_id, "hi")

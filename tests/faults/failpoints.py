@@ -94,6 +94,9 @@ class Failing:
     async def system(self, make: Make[T]) -> T:
         return await self._passing(site_of(2), lambda: self._db.system(make))
 
+    async def survey(self, make: Make[T]) -> T:
+        return await self._db.survey(make)
+
     async def read(self, owner: str, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] -- it ships annotations, no stubs
 import pytest
 
-from lamina.errors import LeaseError, NotFoundError, StoreError
+from lamina.errors import LeaseError, MessageError, NotFoundError, StoreError
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory, Session, StoredMessage, Template, TurnRecord
 from lamina.store import maintenance
 from lamina.store.database import Row, Steps
@@ -90,7 +90,7 @@ class Crowd:
             lambda: s.memories.add(owner, [NewMemory(f"{mark} {self.rng.random()}", mark, session_id=mark)]),
             lambda: s.memories.list(owner, state=None, query="canary"),
             lambda: s.memories.changes(owner, limit=20),
-            lambda: s.memories.pin(owner, one("memory")),
+            lambda: self.pin(owner, one("memory")),
             lambda: s.memories.edit(owner, one("memory"), text=f"{mark} edited {self.rng.random()}"),
             lambda: s.memories.supersede(owner, one("memory"), NewMemory(f"{mark} new {self.rng.random()}")),
             lambda: s.memories.put_index(
@@ -112,6 +112,15 @@ class Crowd:
     def begin_again(self, owner: str, session: str, message: Any) -> Awaitable[Any]:
         """A turn with one of a few keys, which belong to their session."""
         return self.store.turns.begin(owner, session, message, key=f"{session}:{self.rng.randrange(9)}")
+
+    async def pin(self, owner: str, memory_id: str) -> Any:
+        """One that another lane has superseded meanwhile is refused, in words that name the newer one."""
+        try:
+            return await self.store.memories.pin(owner, memory_id)
+        except MessageError as error:
+            if "was superseded" not in error.message:
+                raise
+            return str(error)
 
     async def one(self, owner: str) -> None:
         task = asyncio.ensure_future(self.rng.choice(self.operations(owner))())

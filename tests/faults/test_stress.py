@@ -175,6 +175,9 @@ class Meeting:
     async def system(self, make: Make[T]) -> T:
         return await self._db.system(make)
 
+    async def survey(self, make: Make[T]) -> T:
+        return await self._db.survey(make)
+
     async def read(self, owner: str, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 

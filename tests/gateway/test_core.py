@@ -551,8 +551,10 @@ async def test_wrong_keys_from_one_address_are_soon_not_looked_at_and_right_ones
     async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", guesses=5)) as site:
         bo = await site.key("bo")
         assert (await site.get("/api/hello", key=bo)).status == 200
+        commits = site.app.store.commits
         wrong = [(await site.get("/api/hello", key=f"lam_{n:016x}_x")).status for n in range(8)]
         assert wrong == [401] * 5 + [429] * 3
+        assert site.app.store.commits == commits, "whoever guesses holds up no writer"
         limited = await site.get("/api/hello", key="lam_9_x")
         assert int(limited.headers["Retry-After"]) > 0
         assert (await site.get("/api/hello", key=bo)).status == 200

@@ -230,6 +230,31 @@ async def test_tokens_are_counted_with_all_that_would_be_sent_and_nothing_is(tmp
             await client.messages.count_tokens(model="lamina", messages=[])
 
 
+@pytest.mark.parametrize("stored", [False, True])
+async def test_tokens_of_results_are_counted_too(tmp_path: Path, stored: bool) -> None:
+    async with running(tmp_path / "s.db", provider=scripted(CALL, HELLO)) as site, anthropic_client(site) as client:
+        session = (await site.app.new_session("ann")).session_id if stored else REQUESTS
+        headers = {"X-Lamina-Session": session} if stored else {}
+        tool: Any = {"name": "find", "description": "Finds things.", "input_schema": {"type": "object"}}
+        more: Any = {"model": "lamina", "tools": [tool], "extra_headers": headers}
+        asked: Any = [{"role": "user", "content": "Find x."}]
+        called = await client.messages.create(**more, messages=asked, max_tokens=99)
+        (use,) = [part for part in called.content if part.type == "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "a long result " * 2_000}
+        asked += [{"role": "assistant", "content": [use.model_dump()]}, {"role": "user", "content": [result]}]
+        counted = (await client.messages.count_tokens(**more, messages=asked)).input_tokens
+        await client.messages.create(**more, messages=asked, max_tokens=99)
+        turn = (await site.app.store.turns.list("ann", session))[-1]
+        assert turn.receipt["requests"][0]["tokens"] == counted
+        assert counted > 4_000
+
+
+async def test_a_model_may_have_slashes_in_its_name(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", provider=scripted(HELLO)) as site, openai_client(site) as client:
+        with pytest.raises(openai.NotFoundError, match="no model 'meta-llama/Llama-3'"):
+            await client.models.retrieve("meta-llama/Llama-3")
+
+
 async def test_errors_come_in_the_words_of_each_form(tmp_path: Path) -> None:
     answers = scripted([{"fault": "status", "code": 500}], [{"text": "half"}, {"fault": "cut"}])
     async with (

@@ -147,6 +147,26 @@ async def test_H6_one_bad_job_harms_no_other_and_a_hanging_one_does_not_stop_the
     assert "TimeoutError" in (await store.jobs.parked("a"))[0].error
 
 
+async def test_R13_nobody_waits_for_all_the_jobs_of_somebody_else(tmp_path: Path) -> None:
+    ends: list[str] = []
+    async with open_store(str(tmp_path / "s.db")) as store:
+        app = app_on(store)
+        for owner in ("ann", "bob"):
+            session = await app.new_session(owner)
+            for n in range(8 if owner == "ann" else 1):
+                await say(app, owner, session, f"My dog is called Rex {n}.")
+        worker = Worker(store, app.memory, batch=1, in_a_row=0.0, report=lambda job, how, error: ends.append(job.owner))
+        await worker.run_until_empty()
+        assert ends.index("bob") < 8
+    ends.clear()
+    async with open_store(str(tmp_path / "s2.db")) as store:
+        app = app_on(store)
+        session = await app.new_session("ann")
+        for n in range(8):
+            await say(app, "ann", session, f"My dog is called Rex {n}.")
+        assert await Worker(store, app.memory, batch=1, in_a_row=60.0).run_once() == 8, "one look, and all behind it"
+
+
 async def test_R13_a_job_that_fails_while_the_store_is_away_is_lost_to_its_lease_and_nothing_else(
     tmp_path: Path,
 ) -> None:

@@ -294,7 +294,7 @@ async def test_C9_collecting_marks_exactly_that_row_and_can_be_undone(store: Sto
     other = await app.new_session("ann")
     context = await app.context("ann", other.session_id, "hi")
     (kept,) = [s for s in context.receipt.segments if s.layer == "collected"]
-    assert kept.source == f"collected:{session.session_id[:12]}#2"
+    assert kept.source == f"collected:{session.session_id}#2"
     await app.collect("ann", turns[0].answer_message_id, False)
     assert await store.history.collected("ann") == []
 

@@ -32,6 +32,9 @@ class Explained(SqliteDatabase):
     async def system(self, make: Make[Any]) -> Any:
         return await super().system(lambda: self._explained(make))
 
+    async def survey(self, make: Make[Any]) -> Any:
+        return await super().survey(lambda: self._explained(make))
+
     def _explained(self, make: Make[Any]) -> Steps[Any]:
         steps = make()
         rows: list[Row] | None = None

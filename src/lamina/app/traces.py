@@ -87,11 +87,14 @@ async def prefixes_of(
     store: Store, owner: str, turn: TurnRecord, receipts: Sequence[Receipt]
 ) -> Sequence[Prefix | None]:
     """For each request of a turn; None where there is nothing before it, or nobody counted."""
-    counts: Sequence[Sequence[int]] = turn.usage.get("requests") or ()
+    counts: Sequence[Sequence[int] | None] = turn.usage.get("requests") or ()
     before, reported = await _sent_before(store, owner, turn)
     found: list[Prefix | None] = []
-    for receipt, (prompt, cached, _) in zip(receipts, counts, strict=False):
-        found.append(Prefix(min(prompt, predicted_prefix(before, receipt, reported)), cached) if before else None)
+    for receipt, counted in zip(receipts, counts, strict=False):
+        prompt, cached, _ = counted or (0, 0, 0)
+        known = before and counted
+        predicted = predicted_prefix(before, receipt, reported) if before else 0
+        found.append(Prefix(min(prompt, predicted), cached) if known else None)
         before, reported = receipt, prompt
     return [*found, *[None] * (len(receipts) - len(found))]
 

@@ -24,8 +24,8 @@ PAUSE, GLANCE = 1.0, 0.02
 """Seconds between two looks for work, and the shortest pause while somebody waits for jobs that others hold."""
 DEADLINE = 300.0
 """Seconds that a job may take, the model's answer included."""
-IN_A_ROW = 100
-"""Jobs of one owner and kind that are done one after another before all are looked at again."""
+IN_A_ROW = 1.0
+"""Seconds in which jobs of one owner and kind are done one after another before all are looked at again."""
 GRACE = 5.0
 """Seconds that jobs get to end when the worker is told to stop."""
 Handler = Callable[[Job], Awaitable[object]]
@@ -52,12 +52,12 @@ class Worker:
     def __init__(
         self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
         lease: float = LEASE, park_after: int = 5, report: Report | None = None, learns: bool = True,
-        deadline: float = DEADLINE,
+        deadline: float = DEADLINE, in_a_row: float = IN_A_ROW,
     ) -> None:  # fmt: skip
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory, self._learns, self._deadline = store, memory, learns, deadline
         self._report: Report = report or (lambda job, how, error: None)
-        self._batch, self._lease, self._park_after = batch, lease, park_after
+        self._batch, self._lease, self._park_after, self._in_a_row = batch, lease, park_after, in_a_row
         self._log = logging.getLogger("lamina.worker")
         self._ending = False
         self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
@@ -117,14 +117,14 @@ class Worker:
         return await self._store.jobs.claim(self.name, kinds=kinds, n=count, lease=self._lease, in_order=True)
 
     async def _do(self, job: Job) -> int:
-        """A job, and a few of those that wait behind it; returns how many. Others get their turn then."""
-        following: Job | None = job
-        for count in range(IN_A_ROW):
-            if following is None:
-                return count
+        """A job, and those behind it that can be done within a moment; returns how many. Then others get their turn."""
+        clock, following, count = asyncio.get_running_loop().time, job, 0
+        end = clock() + self._in_a_row
+        while following:
             await self._one(following)
-            following = await self._behind(following) if count + 1 < IN_A_ROW else None
-        return IN_A_ROW
+            count += 1
+            following = await self._behind(following) if clock() < end else None
+        return count
 
     async def _behind(self, job: Job) -> Job | None:
         """The next job of the same owner and kind. Who is told to stop takes none."""

@@ -46,7 +46,7 @@ from lamina.assembly.told import (
     was_skipped,
 )
 from lamina.assembly.window import CallTracker, check_low_water, room_for_history
-from lamina.errors import LayerError, MessageError, shown
+from lamina.errors import LayerError, MessageError, PromptError, shown
 from lamina.ports import Count
 from lamina.types import (
     AnyMessage,
@@ -189,7 +189,11 @@ class Ledger:
             self._asked = TOOLS
             return
         shown_layers = [one for one in kept.head if one.decision != "dropped"]
-        head = head_of(shown_layers, tools, self._count, self._owner, self._mark, self._lang, self._form)
+        try:
+            head = head_of(shown_layers, tools, self._count, self._owner, self._mark, self._lang, self._form)
+        except PromptError:  # a text that would not be let in today
+            self._asked = LOST
+            return
         end = kept.start + kept.size
         told = {place: updates for place, updates in kept.told.items() if kept.start <= place < end <= len(self._log)}
         entries = self._log[kept.start : end]

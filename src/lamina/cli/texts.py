@@ -191,6 +191,7 @@ ZH_REASONS = {
     "a memory was replaced": "有记忆被替换",
     "very many memories changed": "大量记忆已改变",
     "the profile changed": "个人资料已改变",
+    "what is known of the session changed": "会话信息已改变",
     "a layer was switched off": "某一层已被关闭",
     "a summary is gone": "有摘要已移除",
     "a collected answer is gone": "有收藏的回答已移除",

@@ -16,7 +16,7 @@ from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.layout import Changes, Past, Requests, read_past
 from lamina.engine.state import Runtime
 from lamina.errors import LaminaError, PromptError
-from lamina.layers.history import Chat, read_chat, without_pictures
+from lamina.layers.history import Chat, answered, read_chat, without_pictures
 from lamina.layers.injection import PromptEnvelope, SystemPromptManager
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Count, HistoryRows, Source
@@ -90,7 +90,9 @@ class ContextBuilder:
     async def build(self, turn: Turn) -> Context:
         requests = await self.requests(turn)
         gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
-        return self.assemble(turn, gathered, chat, requests=requests)
+        if turn.given.results:  # they are stored when the turn begins
+            chat = replace(chat, messages=answered(chat.messages, turn.given.results))
+        return self.assemble(turn, gathered, chat, turn.given.since, requests)
 
     async def requests(self, turn: Turn) -> Requests | None:
         """What the requests of a turn go on from, in the layout `ledger`; to be asked for before anything else."""

@@ -5,13 +5,13 @@ goes on, in whatever process, builds the last request again and compares its dig
 begins a new epoch, and so does whatever must not stay. No turn fails because of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, get_args
 
 from lamina.assembly.ledger import LOST, Ledger
 from lamina.assembly.shares import Fitted
-from lamina.assembly.told import Snapshot, Told, is_known
+from lamina.assembly.told import Key, Snapshot, Told, is_known
 from lamina.engine.state import Runtime
 from lamina.layers.history import Chat, places
 from lamina.layers.memory import Recalled, memory_layers
@@ -31,12 +31,16 @@ FOLDED = "earlier steps of a turn were folded"
 FORGOTTEN, EDITED, REPLACED = "a memory was forgotten", "a memory was edited", "a memory was replaced"
 MANY = "very many memories changed"
 OFF = "a layer was switched off"
-PROFILE = "the profile changed"
+PROFILE, SESSION = "the profile changed", "what is known of the session changed"
 GONE = {"summary": "a summary is gone", "collected": "a collected answer is gone"}
 
 
-class Texts(Protocol):
+class Rows(Protocol):
+    """What a ledger asks of the store: texts by their hash; of sessions, which have a summary, and which of their
+    messages are collected."""
+
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]: ...
+    async def standing(self, owner: str, sessions: Sequence[str]) -> tuple[Set[str], Set[tuple[str, int]]]: ...
 
 
 class Changes(Protocol):
@@ -55,18 +59,38 @@ class Past:
     changed: Sequence[Memory] = ()
     change: int = 0
     """The number of the last change, read before any memory of this turn: what moves later counts for the next."""
+    gone: Mapping[Key, str] = field(default_factory=dict[Key, str])
+    """What its owner took away meanwhile, and why it must go."""
 
 
-async def read_past(texts: Texts, memories: Changes | None, turn: Turn) -> Past:
+async def read_past(rows: Rows, memories: Changes | None, turn: Turn) -> Past:
     kept = _sound(turn.session.runtime.get(KEY) or {}, turn.owner)
     change, changed = int(kept.get("change", 0)), list[Memory]()
     if memories and kept:
         changed = list(await memories.changes(turn.owner, after=change, limit=MOST_CHANGES))
         change = max([change, *(memory.change for memory in changed)])
-    elif memories:
+    if memories and (not kept or len(changed) >= MOST_CHANGES):
         change = await memories.last_change(turn.owner)
     names = _names(kept)
-    return Past(kept, await texts.texts(turn.owner, names) if names else {}, changed, change)
+    texts: Mapping[str, str] = await rows.texts(turn.owner, names) if names else {}
+    return Past(kept, texts, changed, change, await _gone(rows, turn.owner, kept))
+
+
+async def _gone(rows: Rows, owner: str, kept: Mapping[str, Any]) -> Mapping[Key, str]:
+    """Summaries and collected answers that are no longer there; those that only others push out may stay."""
+    places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _rows(kept) if row[1] in GONE}
+    if not places:
+        return {}
+    sessions = sorted({session for session, _, _ in places.values()})
+    summarised, collected = await rows.standing(owner, sessions)
+    there = {("summary", session) for session in summarised} | {
+        ("collected", f"{session}#{seq}") for session, seq in collected
+    }
+    return {
+        key: GONE[key[0]]
+        for key, (session, _, number) in places.items()
+        if (key[0], session if key[0] == "summary" else f"{session}#{number}") not in there
+    }
 
 
 class Requests:
@@ -92,7 +116,7 @@ class Requests:
         if ledger is None or chat is not self._chat or steps != self._steps:
             ledger = self._open(turn, chat, since, tools, folded=steps != self._steps)
             self._ledger, self._chat, self._steps, self._taken = ledger, chat, steps, len(since)
-            if reason := self._must_go(turn, ledger, layers, skipped):
+            if reason := self._must_go(turn, ledger, layers):
                 ledger.new_epoch(reason)
         for message in since[self._taken :]:
             ledger.append(message)
@@ -150,7 +174,7 @@ class Requests:
                 ledger.resume(found, history, tools)
         return ledger
 
-    def _must_go(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer], skipped: Mapping[str, str]) -> str:
+    def _must_go(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer]) -> str:
         """Why something that was sent must not stay; empty when all of it may."""
         if self._sent or not ledger.seen:
             return ""
@@ -167,21 +191,13 @@ class Requests:
                 return REPLACED
             if known and not is_known(known, now):
                 return EDITED
-        return _changed(ledger.seen, layers, skipped)
-
-
-def _changed(seen: Mapping[tuple[str, str], Layer], layers: Sequence[Layer], skipped: Mapping[str, str]) -> str:
-    """What the user has changed or taken away himself, besides memories."""
-    now = {(layer.name, layer.source): layer for layer in layers}
-    profile = ("session", "profile")
-    if profile in seen and (profile not in now or not is_known(seen[profile], now[profile])):
-        return PROFILE
-    for name, why in GONE.items():
-        there = {source.partition("#")[0] if name == "summary" else source for kind, source in now if kind == name}
-        before = {source.partition("#")[0] if name == "summary" else source for kind, source in seen if kind == name}
-        if name not in skipped and before - there:
-            return why
-    return ""
+        now = {(layer.name, layer.source): layer for layer in layers}
+        for key, known in ledger.seen.items():
+            if key in self._past.gone:
+                return self._past.gone[key]
+            if key[0] == "session" and (key not in now or not is_known(known, now[key])):
+                return PROFILE if key[1] == "profile" else SESSION
+        return ""
 
 
 def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
@@ -234,9 +250,12 @@ def _row(change: str, layer: Layer, reason: str) -> list[Any]:
     return [change, layer.name, layer.source, layer.owner, layer.trust, layer.volatile, text_hash(layer.text), reason]
 
 
+def _rows(kept: Mapping[str, Any]) -> list[Any]:
+    return [*kept.get("head", ()), *(row for told in kept.get("told", {}).values() for row in told)]
+
+
 def _names(kept: Mapping[str, Any]) -> list[str]:
-    rows = [*kept.get("head", ()), *(row for told in kept.get("told", {}).values() for row in told)]
-    return list(dict.fromkeys(row[6] for row in rows))
+    return list(dict.fromkeys(row[6] for row in _rows(kept)))
 
 
 def _snapshot(past: Past, chat: Chat, folded: int) -> Snapshot | str:

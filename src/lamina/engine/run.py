@@ -208,7 +208,7 @@ class Engine:
                 if not calls or work.handed:  # what the caller runs comes first; the model can ask for ours again
                     return
                 await self._use(work, calls)
-                spent = sum(usage.prompt + usage.completion for usage in work.usages)
+                spent = sum(usage.prompt + usage.completion for _, usage in work.usages)
                 if self.limits.tokens and spent > self.limits.tokens:
                     raise LimitError(
                         f"the turn has used {spent:,} of {self.limits.tokens:,} tokens", hint="LAMINA_TURN_TOKENS"
@@ -235,11 +235,11 @@ class Engine:
         if self._compacts and is_due(context):
             try:
                 await self._compact(work, context)
-                context = self._assembled(work)
             except CompactionError as error:
                 if not work.warned:
                     work.running.emit(Notice("compaction", str(error)))
                 work.warned = True
+            context = self._assembled(work)  # where it was refused too: what was tried on is not what is sent
         if self._compacts and context.receipt.tokens > FULL * context.receipt.budget and self._fold_steps(work):
             context = self._assembled(work)
         return context
@@ -322,7 +322,7 @@ class Engine:
                     elif isinstance(event, ToolCallEvent):
                         calls.append(self._own(work, event))
                     elif isinstance(event, Usage):
-                        work.usages.append(event)
+                        work.usages.append((len(work.receipts), event))
                         work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
                         work.running.emit(event)
                     else:

@@ -57,7 +57,8 @@ class Work:
     """In the layout `ledger`: what each request extends."""
     since: list[Message] = field(default_factory=list[Message])
     receipts: list[Receipt] = field(default_factory=list[Receipt])
-    usages: list[Usage] = field(default_factory=list[Usage])
+    usages: list[tuple[int, Usage]] = field(default_factory=list[tuple[int, Usage]])
+    """What the provider counted, each with the number of its request."""
     said: str = ""
     """The text of this step."""
     shown: int = 0
@@ -129,8 +130,9 @@ def usage(work: Work, hint: str = "") -> dict[str, Any]:
     done |= {"hint": hint} if hint else {}
     if not work.usages:
         return done
-    prompt, cached, completion = (sum(column) for column in zip(*map(_counts, work.usages), strict=True))
-    each = [list(_counts(usage)) for usage in work.usages]
+    counted = {number: list(_counts(usage)) for number, usage in work.usages}
+    prompt, cached, completion = (sum(column) for column in zip(*(_counts(one) for _, one in work.usages), strict=True))
+    each = [counted.get(number) for number in range(1, max(counted) + 1)]
     return {"prompt": prompt, "cached": cached, "completion": completion, "requests": each, **done}
 
 

@@ -109,6 +109,8 @@ class Route:
     tags: Sequence[str] = ()
     streams: bool = False
     """Whether it also answers with server-sent events, with 200, where the caller accepts or asks for them."""
+    rest: bool = False
+    """Whether its last name takes slashes too."""
 
 
 class HttpError(LaminaError):

@@ -116,9 +116,7 @@ class Principals:
         if found := self.believed(shown):
             return found
         found = await self._asked(shown)
-        if (
-            found is None
-        ):  # what is right always comes in: behind a front all have one address, and nobody guesses a key
+        if found is None:  # what is right always comes in: behind a front all have one address
             if wait := self._guesses.take(address, self._most_guesses):
                 raise HttpError(429, "too many wrong keys from this address", kind="rate_limit", retry_after=wait)
             raise unknown()

@@ -7,7 +7,7 @@ from typing import Any
 from lamina.gateway.http import ErrorForm, HttpError, Route, not_found
 from lamina.gateway.shapes import compiled, compiled_query
 
-ANY = "{}"
+ANY, REST = "{}", "{...}"
 NO_PARAMS: Mapping[str, str] = {}
 
 
@@ -47,7 +47,8 @@ class Routes:
         if names:
             node = self._tree
             for piece in pieces:
-                node = node.below.setdefault(ANY if piece.startswith("{") else piece, _Node())
+                name = REST if route.rest and piece is pieces[-1] else ANY
+                node = node.below.setdefault(name if piece.startswith("{") else piece, _Node())
             doors = node.doors
         else:
             doors = self._whole.setdefault(route.path, {})
@@ -71,8 +72,13 @@ class Routes:
     def _search(self, path: str) -> tuple[dict[str, Door], tuple[str, ...]]:
         values: list[str] = []
         node = self._tree
-        for piece in path.split("/")[1:]:
+        pieces = path.split("/")[1:]
+        for place, piece in enumerate(pieces):
             below = node.below.get(piece)
+            if below is None and REST in node.below:
+                values.append("/".join(pieces[place:]))
+                node = node.below[REST]
+                break
             if below is None:
                 below = node.below.get(ANY)
                 if below is None:

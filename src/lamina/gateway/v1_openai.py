@@ -231,5 +231,5 @@ ROUTES = (
     Route("GET", "/v1/models", models, "The model that answers", "chat", form="openai", tags=("v1",),
           answer={"type": "object", "properties": {"data": {"type": "array"}}}),
     Route("GET", "/v1/models/{model}", one_model, "The model of this name", "chat", form="openai", tags=("v1",),
-          answer={"type": "object", "properties": {"id": {"type": "string"}}}),
+          answer={"type": "object", "properties": {"id": {"type": "string"}}}, rest=True),
 )  # fmt: skip

@@ -135,6 +135,14 @@ def closed(messages: Sequence[Message]) -> list[Message]:
     return found + _interrupted(waiting)
 
 
+def answered(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
+    """The messages with results in place of what `closed` put behind the last calls."""
+    kept, names = list(messages), {result.get("tool_call_id") for result in results}
+    while kept and kept[-1]["role"] == "tool" and kept[-1].get("tool_call_id") in names:
+        kept.pop()
+    return [*kept, *results]
+
+
 def _interrupted(calls: dict[str, None]) -> list[Message]:
     results: list[Any] = [{"role": "tool", "content": INTERRUPTED, "tool_call_id": name} for name in calls]
     return results

@@ -344,7 +344,7 @@ def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
     return [
         Layer(
             "summary", f"{day_of(summary.created).isoformat()}\n{summary.text}",
-            f"session:{summary.session_id[:12]}#{summary.version}", owner, "model", True,
+            f"session:{summary.session_id}#{summary.version}", owner, "model", True,
             short=_cut(summary.text, 2 * SHORT), title=_cut(summary.text, TITLE),
         )
         for summary in found
@@ -356,7 +356,7 @@ def collected_layers(found: Sequence[StoredMessage], owner: str) -> list[Layer]:
     """Answers that the owner collected, each with where it stands."""
     return [
         Layer(
-            "collected", row.text, f"collected:{row.session_id[:12]}#{row.seq}", owner, "model", True,
+            "collected", row.text, f"collected:{row.session_id}#{row.seq}", owner, "model", True,
             short=_cut(row.text, 2 * SHORT), title=_cut(row.text, TITLE),
         )
         for row in found

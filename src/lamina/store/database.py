@@ -66,6 +66,10 @@ class Database(Protocol):
         """For the few statements that look at all owners: taking jobs, finding open turns, listing owners."""
         ...
 
+    async def survey(self, make: Make[T]) -> T:
+        """The same where nothing is written: it holds up no writer."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -81,6 +81,19 @@ def _texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
     return found
 
 
+def _standing(owner: str, sessions: Sequence[str]) -> Steps[tuple[set[str], set[tuple[str, int]]]]:
+    summarised: set[str] = set()
+    collected: set[tuple[str, int]] = set()
+    for first in range(0, len(sessions), AT_ONCE):
+        some = sessions[first : first + AT_ONCE]
+        among = f"WHERE owner = ? AND session_id IN ({marks(len(some))})"
+        rows = yield f"SELECT session_id FROM session_summary {among}", (owner, *some)
+        summarised |= {row[0] for row in rows}
+        rows = yield f"SELECT session_id, seq FROM conversation {among} AND is_collected = 1", (owner, *some)
+        collected |= {(row[0], row[1]) for row in rows}
+    return summarised, collected
+
+
 def together(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The rows of each turn side by side, turns in the order in which they began.
 
@@ -122,6 +135,10 @@ class History:
     async def collected(self, owner: str, *, limit: int = 20, query: str = "") -> Sequence[StoredMessage]:
         """The newest first; `query` is looked for in the newest thousand."""
         return await self._db.read(owner, lambda: _collected(owner, limit, query))
+
+    async def standing(self, owner: str, sessions: Sequence[str]) -> tuple[set[str], set[tuple[str, int]]]:
+        """Which of these sessions have a summary, and which of their messages, by session and number, are collected."""
+        return await self._db.read(owner, lambda: _standing(owner, sessions))
 
     async def text(self, owner: str, name: str) -> str:
         """The text of a layer by its hash, as a receipt names it."""

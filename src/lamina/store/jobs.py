@@ -108,7 +108,7 @@ def _claim(
 def _follow(job: Job, worker: str, now: float, until: float) -> Steps[list[Job]]:
     rows = yield (
         "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
-        "updated = ? WHERE owner = ? AND state = 'waiting' AND run_after <= ? AND number = (SELECT number FROM outbox "
+        "updated = ? WHERE owner = ? AND state = 'waiting' AND run_after <= ? AND job_id = (SELECT job_id FROM outbox "
         "WHERE owner = ? AND state = 'waiting' AND kind = ? ORDER BY number LIMIT 1) AND NOT EXISTS (SELECT 1 "
         f"FROM outbox e WHERE e.owner = ? AND e.state = 'leased' AND e.kind = ?) RETURNING {COLUMNS}",
         (worker, until, until, now, job.owner, now, job.owner, job.kind, job.owner, job.kind),

@@ -114,12 +114,12 @@ class Keys:
 
     async def find(self, key_id: str, day: str) -> tuple[ApiKey, str, int] | None:
         """The key of this id, whoever's it is, with its hash and the tokens that it used on this day."""
-        return await self._db.system(lambda: _find(key_id, day))
+        return await self._db.survey(lambda: _find(key_id, day))
 
     async def any(self) -> bool:
         """Whether anybody has a key that can be used."""
         now = self._clock()
-        return await self._db.system(lambda: _any(now))
+        return await self._db.survey(lambda: _any(now))
 
     async def list(self, owner: str) -> Sequence[ApiKey]:
         return await self._db.read(owner, lambda: _list(owner))

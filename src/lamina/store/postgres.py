@@ -98,6 +98,9 @@ class PostgresDatabase:
     async def system(self, make: Make[T]) -> T:
         return await self._run("", make, worker=True, readonly=False)
 
+    async def survey(self, make: Make[T]) -> T:
+        return await self._run("", make, worker=True, readonly=True)
+
     async def close(self) -> None:
         try:
             await asyncio.wait_for(self._pool.close(), 5)

@@ -52,6 +52,66 @@ def _text(most: int) -> Shape:
     return Shape(f"text of at most {most:,} characters", lambda value: isinstance(value, str) and len(value) <= most)
 
 
+def _list_of(value: Any, *holds: Callable[[Any], bool]) -> bool:
+    """A list with one value for each of these."""
+    found = cast("list[Any]", value) if isinstance(value, list) else []
+    return len(found) == len(holds) and all(check(each) for check, each in zip(holds, found, strict=True))
+
+
+def _each(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, cast("list[Any]", value)))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _share(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _folded(value: Any) -> bool:
+    """A compaction, as the engine keeps it."""
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    texts, numbers = ("text", "written_by"), ("first", "upto")
+    named = set(found) == {*texts, *numbers}
+    return named and all(_is_text(found[name]) for name in texts) and all(_whole(found[name]) for name in numbers)
+
+
+def _open(value: Any) -> bool:
+    """An answer of the Telegram bot that was on its way."""
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    numbers = all(isinstance(found.get(name), int) for name in ("bot", "chat", "topic", "group", "reply_to"))
+    return numbers and all(_is_text(found.get(name)) for name in ("turn", "lang"))
+
+
+RUNTIME: Mapping[str, Callable[[Any], bool]] = {
+    "compactions": lambda value: _each(value, _folded),
+    "counted": lambda value: _list_of(value, _share, _share),
+    "failures": lambda value: isinstance(value, dict) and all(map(_whole, cast("dict[str, Any]", value).values())),
+    "use": lambda value: value is None or _share(value),
+    "telegram_starts": lambda value: _each(value, _whole),
+    "telegram_listed": lambda value: _each(value, _is_text),
+    "telegram_answers": lambda value: _each(value, lambda row: _list_of(row, _whole, _is_text)),
+    "telegram_open": lambda value: value is None or _open(value),
+}
+"""What is kept of a session between two turns."""
+USAGE: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("prompt", "cached", "completion"), _whole),
+    "requests": lambda value: _each(value, lambda row: row is None or _list_of(row, _whole, _whole, _whole)),
+}
+
+
+def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
+    def holds(value: object) -> bool:
+        found = _json(value)
+        return isinstance(found, dict) and all(
+            known[name](each) for name, each in cast("dict[str, Any]", found).items() if name in known
+        )
+
+    return Shape("an object as JSON with what lamina keeps there", holds)
+
+
 TEXT = Shape("text", lambda value: isinstance(value, str))
 OBJECT = Shape("an object as JSON", lambda value: isinstance(_json(value), dict))
 TEXTS = Shape("a list of texts as JSON", lambda value: _texts(_json(value)))
@@ -88,6 +148,8 @@ ANSWERED = _one_of("streaming", "complete", "interrupted", "failed")
 PLACES = {
     ("conversation", "state"): ANSWERED,
     ("turn", "state"): ANSWERED,
+    ("turn", "usage"): _with(USAGE),
+    ("chat_session", "runtime"): _with(RUNTIME),
     ("chunk", "text"): JSON_TEXT,
     ("layer_text", "text"): JSON_TEXT,
     ("atomic_memory", "state"): _one_of("active", "superseded", "forgotten"),

@@ -178,6 +178,9 @@ class SqliteDatabase:
     async def system(self, make: Make[T]) -> T:
         return await self._put(self._writes, make)
 
+    async def survey(self, make: Make[T]) -> T:
+        return await self._put(self._reads, make)
+
     async def _put(self, queue: "SimpleQueue[Any]", make: Make[T]) -> T:
         if self._closed or self._ended:
             raise StoreError(f"the store {self.path} is closed", hint="open it again")

@@ -28,6 +28,7 @@ const WORDS = {
   "very many memories changed": "大量记忆已改变",
   "the profile changed": "个人资料已改变",
   "a layer was switched off": "某一层已被关闭",
+  "what is known of the session changed": "会话信息已改变",
   "a summary is gone": "有摘要已移除",
   "a collected answer is gone": "有收藏的回答已移除",
   "new since the epoch began": "本纪元中新增",
