@@ -170,7 +170,8 @@ def shell_problems(text: str, folder: Path) -> list[str]:
 
 
 def served(line: str, folder: Path, environ: dict[str, str], number: int) -> list[str]:
-    """A `curl` line against a gateway of its own, on a free port, with a script for a model and, unless the page made one, a key of its own."""
+    """A `curl` line against a gateway of its own, on a free port, with a script for a model. The key is the one that
+    the page made, or the gateway's own."""
     (folder / "answers.json").write_text('[[{"text": "Hello."}]]', encoding="utf-8")
     environ = {**environ, "LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(folder / "answers.json")}
     with gateway(folder, environ) as site:
