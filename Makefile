@@ -22,7 +22,7 @@ check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py
 
-bench: .venv-bench/bench.stamp .venv-proxy/proxy.stamp  ## all benchmarks beside their peers; ROW=trim runs one
+bench: .venv-bench/bench.stamp $(if $(filter gateway,$(or $(ROW),gateway)),.venv-proxy/proxy.stamp)  ## all benchmarks beside their peers; ROW=trim runs one
 	@.venv-bench/bin/python -m bench $(ROW)
 
 fuzz: .venv/dev.stamp  ## a million random histories through the trimmer and three grammars; N=… and PEERS=1

@@ -202,7 +202,8 @@ def _text(
         f"every turn; the first layer ({LAYERS} of 30) of SmolLM2 135M in llama.cpp's server, one thread, one token "
         "an answer (the history has the transcript's). *Cached*, *tokens read* and *prefill* are the server's own "
         "figures; *predicted* is how often "
-        "the prefix that lamina's receipts foretell was within one block of the server's counter.\n"
+        "the prefix that lamina's receipts foretell was within one block of the server's counter. LangChain's window "
+        "is the only peer measured here: where the table says best peer, it is that one.\n"
         f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(epochs))}); strict broke in the layer "
         f"{', '.join(dict.fromkeys(broken))}.\n\n" + table(header, rows)
     )

@@ -147,7 +147,9 @@ def _head(facts: Facts) -> str:
     return f"""# Reliability
 
 Written by `make soak`, which plays these faults and lets each test say how often it tried. Every family has a bug of
-its own, planted in the test and not in lamina, that its check must find: a check that cannot fail shows nothing.
+its own, planted in the test and not in lamina, that its check must find: a check that cannot fail shows nothing. Ids
+are those of the team's own list of faults, which has no entry for the numbers that are missing here; an id such as P1
+or I1 means something else in [requirements](requirements.md).
 
 | | |
 |---|---|

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scripts.cases import cases_in, counted, functions_in, verdict
+from scripts.reliability import Facts
+from scripts.soak import facts_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
@@ -82,7 +84,8 @@ CARRIES = re.compile(r"test_([PMSIC]\d+)_(?:and_([PMSIC]\d+)_)?")
 HEAD = """# Requirements
 
 Written by `make requirements`, which runs these tests. A test carries a requirement when its name begins with the
-number; the same test may stand with two of them.
+number; the same test may stand with two of them. The numbers are those of the team's own list, without gaps; an
+id such as P1 or I1 means something else in [reliability](reliability.md).
 """
 
 
@@ -111,8 +114,11 @@ def results_in(junit: Path) -> dict[str, Counter[str]]:
     return counted(cases_in(junit))
 
 
-def page(tests: Mapping[str, list[str]], results: Mapping[str, Counter[str]]) -> str:
+def page(tests: Mapping[str, list[str]], results: Mapping[str, Counter[str]], facts: Facts | None = None) -> str:
     lines = [HEAD]
+    if facts:
+        lines += ["| | |", "|---|---|", f"| date | {facts.date} |", f"| commit | {facts.commit} |"]
+        lines += [f"| machine | {facts.machine} |", ""]
     for letter, title in CHAPTERS.items():
         lines += [f"## {letter}. {title}\n", "| id | requirement | tests | cases | result |", "|---|---|---|---|---|"]
         numbers = [number for number in REQUIREMENTS if number[0] == letter]
@@ -152,7 +158,7 @@ def main(arguments: list[str]) -> int:
             run = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={junit}", *names]
             subprocess.run(run, cwd=ROOT, check=False)  # a failure is written into the table
             results = results_in(junit)
-    text = page(tests, results)
+    text = page(tests, results, facts_of(ROOT, 1, 0, "make requirements"))
     PAGE.write_text(text, encoding="utf-8")
     bad = {number: result for number, result in results_on(text).items() if result != "passed"}
     where, count = PAGE.relative_to(ROOT), len(set(named_on(text)))

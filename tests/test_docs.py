@@ -37,6 +37,7 @@ SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.records": records, 
 FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+ASSIGNED = re.compile(r"([A-Z]+)=\$\(lamina [^)]+\)")
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*lamina ")
 PATIENT = {"LAMINA_MEMORY_DEADLINE": "60000"}
 """What the documents print does not depend on how busy the machine is."""
@@ -140,6 +141,14 @@ def shell_problems(text: str, folder: Path) -> list[str]:
                 problems += served(line, folder, environ, block.line)
             elif line.startswith("lamina serve"):
                 continue  # it serves the `curl` lines
+            elif found := ASSIGNED.match(line):
+                run = subprocess.run(
+                    ["bash", "-c", f'{SHELL}set -e; {line}\nprintf %s "${found[1]}"'], cwd=folder, env=environ,
+                    capture_output=True, stdin=subprocess.DEVNULL, text=True, encoding="utf-8", timeout=60,
+                )  # fmt: skip
+                environ[found[1]] = run.stdout  # the lines after it may use it
+                if run.returncode or not run.stdout:
+                    problems.append(f"line {block.line}: {line!r} ends with {run.returncode}: {run.stderr}")
             elif COMMAND.match(line):
                 run = subprocess.run(
                     ["bash", "-c", SHELL + line], cwd=folder, env=environ, stdout=subprocess.PIPE,
@@ -161,7 +170,8 @@ def shell_problems(text: str, folder: Path) -> list[str]:
 
 
 def served(line: str, folder: Path, environ: dict[str, str], number: int) -> list[str]:
-    """A `curl` line against a gateway of its own, on a free port, with a script for a model and a key of its own."""
+    """A `curl` line against a gateway of its own, on a free port, with a script for a model. The key is the one that
+    the page made, or the gateway's own."""
     (folder / "answers.json").write_text('[[{"text": "Hello."}]]', encoding="utf-8")
     environ = {**environ, "LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(folder / "answers.json")}
     with gateway(folder, environ) as site:
@@ -170,7 +180,7 @@ def served(line: str, folder: Path, environ: dict[str, str], number: int) -> lis
             time.sleep(0.05)
         line = line.replace("http://127.0.0.1:8765", site.url)
         done = subprocess.run(
-            ["bash", "-c", line], env={**environ, "KEY": token[0]}, capture_output=True, text=True, timeout=60
+            ["bash", "-c", line], env={"KEY": token[0], **environ}, capture_output=True, text=True, timeout=60
         )
     if done.returncode or '"error"' in done.stdout or not done.stdout:
         return [f"line {number}: {line!r} ends with {done.returncode}: {done.stdout}{done.stderr}"]
@@ -346,7 +356,7 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
         python_problems(fenced("python", "1 / 0"), "planted")
     for line in (
         "lamina context", "LAMINA_BUDGET=no lamina context hi", "lamina context | cat", "make coffee",
-        "pip install '.[coffee]'", "rm -rf examples",
+        "pip install '.[coffee]'", "rm -rf examples", "KEY=$(lamina keys now | tail -n 1)",
     ):  # fmt: skip
         assert shell_problems(fenced("sh", line), workplace), line
     assert shell_problems(fenced("sh", "lamina --version") + fenced("text", "lamina 0"), workplace)

@@ -110,7 +110,7 @@ def test_every_way_to_write_a_picture_is_one_picture(block: Any) -> None:
         AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
         AIMessage([{"type": "image_url", "image_url": {"url": PNG}}]),
         AIMessage("", tool_calls=[{"id": None, "name": "f", "args": {}, "type": "tool_call"}]),
-        HumanMessage([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]),
+        AIMessage("a", name="research agent"),
         HumanMessage([{"type": "audio", "base64": "AA==", "mime_type": "audio/wav"}]),
         ChatMessage(content="hi", role="critic"),
         RemoveMessage(id="1"),
@@ -129,6 +129,35 @@ def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:
     assert sent[2] is thought
     with pytest.raises(MessageError, match="keep_thinking"):
         runnable(told.plan()).invoke([HumanMessage("q"), thought, HumanMessage("r")])
+
+
+def test_cache_marks_citations_and_any_name_stay_with_their_message() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    cited: list[str | dict[str, Any]] = [{"type": "text", "text": "江城。", "annotations": [{"type": "citation"}]}]
+    given_ = [
+        SystemMessage([{"type": "text", "text": "写得短。", **mark}]),
+        HumanMessage([{"type": "text", "text": "林默住在哪里？", **mark}]),
+        AIMessage(cited, name="research agent"),
+        AIMessage([{"type": "text", "text": "a", "citations": [{"cited_text": "a"}]}], name="a" * 70),
+        HumanMessage("q", name="安 <ann>"),
+    ]
+    told = Told()
+    system, *sent = runnable(told.plan()).invoke(given_)
+    assert in_order(str(system.content), theirs="写得短。")
+    assert [id(message) for message in sent] == [id(message) for message in given_[1:]]
+    names = [message.get("name") for message in told[0].messages[2:]]
+    assert names == ["research_agent", "a" * 64, "安_ann_"], "as they are counted"
+    assert [message.name for message in sent[1:]] == ["research agent", "a" * 70, "安 <ann>"]
+    assert told[0].receipt.problems() == []
+    assert to_lamina(given_[1:2])[0]["content"] == [{"type": "text", "text": "林默住在哪里？"}]
+
+
+def test_a_system_prompt_with_a_cache_mark_goes_through_the_middleware() -> None:
+    told, model = Told(), recorder(AIMessage("在写信。"))
+    marked = SystemMessage([{"type": "text", "text": "写得短。", "cache_control": {"type": "ephemeral"}}])
+    agent = create_agent(model, [lookup], system_prompt=marked, middleware=[LaminaMiddleware(told.plan())])
+    agent.invoke(state_of([QUESTION]))
+    assert in_order(str(model.seen[0][0].content), theirs="写得短。")
 
 
 @given(HISTORIES, BUDGETS)

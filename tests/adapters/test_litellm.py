@@ -49,7 +49,6 @@ def test_a_developers_message_and_a_pictures_bare_address_are_understood() -> No
         {"role": "assistant", "content": "a", "reasoning_content": "hm"},
         {"role": "assistant", "content": "a", "thinking_blocks": [{"type": "thinking"}]},
         {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}},
-        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
         {"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]},
         {"role": "user", "content": None},
         {"role": "function", "name": "f", "content": "1"},
@@ -94,6 +93,14 @@ def test_the_wrapper_of_an_async_function_is_awaited_as_before() -> None:
         return messages
 
     assert len(asyncio.run(with_context(Told().plan(), acompletion)(messages=[QUESTION]))) == 2
+
+
+def test_cache_marks_stay_with_their_message() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    marked = {"role": "user", "content": [{"type": "text", "text": "林默？", **mark}], **mark}
+    told = Told()
+    assert fit(told.plan(), [marked, QUESTION])[1] is marked
+    assert told[0].messages[1]["content"] == [{"type": "text", "text": "林默？"}]
 
 
 def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:

@@ -51,10 +51,12 @@ class Recorder(Model):
         raise NotImplementedError
 
 
-@function_tool
-def lookup(name: str) -> str:
+def lookup_plain(name: str) -> str:
     """Where somebody lives."""
     return f"{name}：江城，东湖路。"
+
+
+lookup = function_tool(lookup_plain, name_override="lookup")
 
 
 def settings(told: Told) -> RunConfig:
@@ -150,6 +152,15 @@ def test_a_filter_fits_every_request_of_a_run() -> None:
         assert context.receipt.dropped.count > 50
     assert model.seen[1][1][-1]["output"] == "林默：江城，东湖路。"
     assert len(result.to_input_list()) == len(items) + 3
+
+
+def test_a_tool_that_a_function_switches_on_is_counted() -> None:
+    told = Told()
+    off = function_tool(lookup_plain, name_override="off", is_enabled=False)
+    maybe = function_tool(lookup_plain, name_override="maybe", is_enabled=lambda context, agent: True)
+    agent = Agent(name="a", tools=[lookup, off, maybe], model=Recorder())
+    asyncio.run(Runner.run(agent, QUERY, run_config=settings(told)))
+    assert [[one["function"]["name"] for one in context.tools] for context in told] == [["lookup", "maybe"]] * 2
 
 
 def test_a_session_keeps_what_a_request_had_no_room_for() -> None:

@@ -94,7 +94,6 @@ def test_a_tools_value_is_carried_as_the_text_that_is_sent() -> None:
     [
         ModelResponse([ThinkingPart("hm", signature="s", provider_name="p")]),
         ModelResponse([NativeToolCallPart("web_search", {}, "c")]),
-        ModelRequest([UserPromptPart(["a", CachePoint()])]),
         ModelRequest([UserPromptPart([AudioUrl("https://example.com/a.mp3")])]),
         ModelRequest([UserPromptPart([BinaryContent(b"x", media_type="application/pdf")])]),
         ModelRequest([ToolReturnPart("f", PICTURE, "c")]),
@@ -184,6 +183,21 @@ def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:
     assert handed_back(kept, history)[1] is thought
     with pytest.raises(MessageError, match="keep_thinking"):
         pieces(history)
+
+
+def test_a_cache_point_stays_with_its_prompt() -> None:
+    told, model = Told(), Recorder()
+    agent = Agent(FunctionModel(model), tools=[lookup], capabilities=[LaminaContext(told.plan())])
+    prompt = ["林默住在哪里？", CachePoint(), "现在呢？"]
+    agent.run_sync(prompt)
+    for context, sent in zip(told, model.seen, strict=True):
+        (part,) = sent[0].parts
+        assert isinstance(part, UserPromptPart)
+        assert part.content == prompt
+        texts = [{"type": "text", "text": text} for text in (prompt[0], prompt[2])]
+        assert context.messages[1]["content"] == texts
+        assert context.receipt.problems() == []
+    assert to_lamina([ModelRequest([UserPromptPart([CachePoint()])])])[0]["content"] == ""
 
 
 def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original_stays() -> None:

@@ -3,6 +3,7 @@
 Needs langchain-core only; the middleware for `create_agent` is in `langchain_agents`. Never changes a graph's state.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -35,7 +36,8 @@ from lamina.types import AnyMessage, AnyTool, Context, Message, Part, ToolCall
 Input = PromptValue | str | Sequence[MessageLikeRepresentation]
 SAYS_MORE = ("function_call", "audio", "refusal", "reasoning_content")
 """What `additional_kwargs` may hold that a model sees, and that is not in `content`."""
-BOOKKEEPING = ("id", "index")
+BOOKKEEPING = ("id", "index", "cache_control", "annotations", "citations")
+"""Of a block; none of it is words of the chat. `annotations` and `citations` say where an answer's words are from."""
 
 
 class Hook(Protocol):
@@ -43,8 +45,8 @@ class Hook(Protocol):
 
 
 def to_lamina(messages: Sequence[BaseMessage]) -> list[Message]:
-    """LangChain's messages in lamina's form. Ids, usage, status and artifacts are not part of it."""
-    return [piece.message for piece in pieces(messages)]
+    """LangChain's messages in lamina's form. Ids, usage, status, artifacts, cache marks and citations are no part."""
+    return [_to(message, f"messages[{n}]", keep_thinking=False) for n, message in enumerate(messages)]
 
 
 def from_lamina(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
@@ -92,7 +94,15 @@ def handed_back(kept: Sequence[Kept[BaseMessage]]) -> list[BaseMessage]:
 
 def pieces(messages: Sequence[BaseMessage], keep_thinking: bool = False) -> list[Piece[BaseMessage]]:
     """Each message in lamina's form, beside itself."""
-    return [Piece(_to(message, f"messages[{n}]", keep_thinking), message) for n, message in enumerate(messages)]
+    return [
+        Piece(_to(_nameable(message), f"messages[{n}]", keep_thinking), message) for n, message in enumerate(messages)
+    ]
+
+
+def _nameable(message: BaseMessage) -> BaseMessage:
+    """With the speaker's name as lamina's form can hold it: it is only counted, and the message itself handed back."""
+    name = re.sub(r"[\s<|\\/>]+", "_", message.name or "")[:64]
+    return message if name == (message.name or "") else message.model_copy(update={"name": name})
 
 
 def _to(message: BaseMessage, where: str, keep_thinking: bool) -> Message:

@@ -22,8 +22,8 @@ ROLES: dict[object, Role] = {
 }
 CARRIED = ("role", "content", "name", "tool_calls", "tool_call_id")
 THINKING = ("reasoning_content", "thinking_blocks", "reasoning_items")
-BOOKKEEPING = ("provider_specific_fields", "annotations")
-"""What LiteLLM notes about an answer that it got."""
+BOOKKEEPING = ("provider_specific_fields", "annotations", "cache_control")
+"""What LiteLLM notes about an answer that it got, and the mark of a prompt cache."""
 
 
 def to_lamina(messages: Sequence[Any]) -> list[Message]:
@@ -101,7 +101,7 @@ def _content(content: object, role: Role, where: str) -> str | list[Part] | None
 
 def _part(part: Any) -> Part:
     if isinstance(part, Mapping):
-        fields = cast("Mapping[str, Any]", part)
+        fields = {name: value for name, value in cast("Mapping[str, Any]", part).items() if name != "cache_control"}
         image = fields.get("image_url")
         return cast(Part, {**fields, "image_url": {"url": image}} if isinstance(image, str) else fields)
     return cast(Part, part)

@@ -173,6 +173,7 @@ def _block(part: Part) -> Fields:
 
 
 def _tools(tools: Sequence[object]) -> list[AnyTool]:
-    """The functions among an agent's tools, as they are sent; others are for `Plan.tools`."""
-    functions = [tool for tool in tools if isinstance(tool, FunctionTool) and tool.is_enabled is True]
+    """The functions among an agent's tools; others are for `Plan.tools`. One that a function switches on or off is
+    counted: it may be sent."""
+    functions = [tool for tool in tools if isinstance(tool, FunctionTool) and tool.is_enabled is not False]
     return [tool_schema(tool.name, tool.description, tool.params_json_schema) for tool in functions]

@@ -45,7 +45,7 @@ class Origin:
 
 
 def to_lamina(messages: Sequence[theirs.ModelMessage]) -> list[Message]:
-    """Pydantic AI's messages in lamina's form. Timestamps, usage and outcomes are not part of it."""
+    """Pydantic AI's messages in lamina's form. Timestamps, usage, outcomes and cache points are no part of it."""
     return [piece.message for piece in pieces(messages)]
 
 
@@ -120,8 +120,10 @@ def _request(part: theirs.ModelRequestPart, where: str) -> Message:
     if isinstance(part, theirs.SystemPromptPart):
         return made("system", part.content, where)
     if isinstance(part, theirs.UserPromptPart):
-        words = part.content
-        return made("user", words if isinstance(words, str) else [_content(one, where) for one in words] or "", where)
+        if isinstance(part.content, str):
+            return made("user", part.content, where)
+        shown = [_content(one, where) for one in part.content if not isinstance(one, theirs.CachePoint)]
+        return made("user", shown or "", where)
     if isinstance(part, theirs.ToolReturnPart):
         if part.files:
             raise cannot(where, part.files[0], "a tool's result is text; give the file in a user message")
