@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lamina.errors import LeaseError, MessageError, NotFoundError
+from lamina.errors import LeaseError, MessageError
 from lamina.records import NewJob, NewMemory
 from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
@@ -95,11 +95,11 @@ async def test_finish_stores_all_at_once_and_only_once(store: Store) -> None:
     first = await store.turns.finish("ann", turn_id, **how)  # pyright: ignore[reportArgumentType]
     again = await store.turns.finish("ann", turn_id, **how)  # pyright: ignore[reportArgumentType]
     assert (first.repeated, again.repeated, again.usage, again.receipt) == (False, True, {"in": 3}, {"hash": "x"})
-    assert await store.history.text("ann", text_hash(text)) == text
+    name = text_hash(text)
+    assert await store.history.texts("ann", [name]) == {name: text}
     assert (await store.sessions.get("ann", session_id)).injection == {"turn": 1}
     assert await store.jobs.counts("ann") == {"waiting": 1, "leased": 0, "done": 0, "parked": 0}
-    with pytest.raises(NotFoundError):
-        await store.history.text("bob", text_hash(text))
+    assert await store.history.texts("bob", [name]) == {}
     with pytest.raises(MessageError):
         await store.turns.finish("ann", turn_id, texts={"wrong": text})
 
@@ -140,10 +140,8 @@ async def test_deleting_a_session_takes_the_layer_texts_that_no_other_turn_needs
         sessions.append(session_id)
         await store.turns.finish("ann", turn_id, texts={text_hash(t): t for t in ("shared", own)})
     await store.sessions.delete("ann", sessions[0])
-    assert await store.history.text("ann", text_hash("shared")) == "shared"
-    assert await store.history.text("ann", text_hash("only there")) == "only there"
-    with pytest.raises(NotFoundError):
-        await store.history.text("ann", text_hash("only here"))
+    names = [text_hash(text) for text in ("shared", "only there", "only here")]
+    assert set((await store.history.texts("ann", names)).values()) == {"shared", "only there"}
 
 
 async def test_jobs_are_taken_by_one_worker_each_and_done_once(store: Store) -> None:

@@ -77,7 +77,7 @@ class Crowd:
             lambda: s.history.get(owner, one("message")),
             lambda: s.history.collect(owner, one("message")),
             lambda: s.history.collected(owner),
-            lambda: s.history.text(owner, text_hash("shared")),
+            lambda: s.history.texts(owner, [text_hash("shared"), text_hash(canary(self.rng.choice(OWNERS)))]),
             lambda: self.begin_again(owner, one("session"), message),
             lambda: s.turns.begin(owner, one("session"), message),
             lambda: s.turns.chunk(owner, one("turn"), self.rng.randrange(9), mark),

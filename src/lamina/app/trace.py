@@ -1,7 +1,7 @@
 """What was sent in a turn, rebuilt from the store byte for byte."""
 
 from lamina.assembly.trace import hashes, unpack
-from lamina.errors import MessageError, NotFoundError, StoreError
+from lamina.errors import MessageError, StoreError
 from lamina.records import TurnRecord
 from lamina.store.store import Store
 from lamina.types import Receipt
@@ -12,9 +12,12 @@ async def requests_of(store: Store, owner: str, turn: TurnRecord) -> list[Receip
     if not turn.receipt:
         return []
     try:
-        texts = {name: await store.history.text(owner, name) for name in hashes(turn.receipt)}
+        names = hashes(turn.receipt)
+        texts = await store.history.texts(owner, names)
+        if lost := next((name for name in names if name not in texts), ""):
+            raise MessageError(f"the text with the hash {lost} is gone")
         return unpack(turn.receipt, texts)
-    except (NotFoundError, MessageError) as error:
+    except MessageError as error:
         raise StoreError(
             f"turn {turn.turn_id} cannot be rebuilt: {error.message}", hint="lamina store verify"
         ) from None

@@ -45,16 +45,11 @@ class Buckets:
         now = self._clock()
         left = self._now(name, rate, now)
         if left < 1:
-            return self.wait(name, rate)
+            return (1 - left) * 60 / rate
         if len(self._left) >= MOST and name not in self._left:
             del self._left[next(iter(self._left))]
         self._left[name] = (left - 1, now)
         return 0.0
-
-    def wait(self, name: str, rate: int) -> float:
-        """The seconds until there is one to take."""
-        left = self._now(name, rate, self._clock())
-        return (1 - left) * 60 / rate if left < 1 else 0.0
 
     def _now(self, name: str, rate: int, now: float) -> float:
         left, then = self._left.get(name, (float(rate), now))

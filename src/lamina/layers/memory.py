@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
-from lamina.errors import LayerError, LeaseError, NotFoundError, shown
+from lamina.errors import LayerError, LeaseError, shown
 from lamina.layers.facts import (
     EXTRACTION_SCHEMA,
     KINDS,
@@ -255,14 +255,9 @@ class MemoryService:
         requests: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
         rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
         # a row is layer, …, decision, reason, hash of the tile: see assembly/trace.py
-        hashes = [row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"]
-        texts: list[str] = []
-        for name in dict.fromkeys(hashes):
-            try:
-                texts += _told(await self._store.history.text(self.owner, name))
-            except NotFoundError:  # an earlier session's text, deleted with it
-                continue
-        return texts
+        hashes = list(dict.fromkeys(row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"))
+        texts: Mapping[str, str] = await self._store.history.texts(self.owner, hashes) if hashes else {}
+        return [told for name in hashes if name in texts for told in _told(texts[name])]
 
     async def _changes(self, facts: Sequence[Fact]) -> Sequence[Change]:
         """What of the facts is new, and which older ones it replaces."""

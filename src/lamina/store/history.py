@@ -62,13 +62,6 @@ def _collected(owner: str, limit: int, query: str) -> Steps[list[StoredMessage]]
     return [message for message in found if wanted in message.text.casefold()][:limit]
 
 
-def _text(owner: str, name: str) -> Steps[str]:
-    rows = yield "SELECT text FROM layer_text WHERE owner = ? AND hash = ?", (owner, name)
-    if not rows:
-        raise missing("text with the hash", name)
-    return load(rows[0][0])
-
-
 def _texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
     found: dict[str, str] = {}
     for first in range(0, len(names), AT_ONCE):
@@ -140,10 +133,6 @@ class History:
         """Which of these sessions have a summary, and which of their messages, by session and number, are collected."""
         return await self._db.read(owner, lambda: _standing(owner, sessions))
 
-    async def text(self, owner: str, name: str) -> str:
-        """The text of a layer by its hash, as a receipt names it."""
-        return await self._db.read(owner, lambda: _text(owner, name))
-
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]:
-        """Several at once, by their hashes; one that is not there is left out."""
+        """The texts of layers by their hashes, as receipts name them; one that is not there is left out."""
         return await self._db.read(owner, lambda: _texts(owner, names))

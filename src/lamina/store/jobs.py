@@ -84,6 +84,12 @@ EARLIER = (
 """One job of an owner and a kind at a time, in the order in which they came."""
 
 
+TAKE = (
+    "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
+    "updated = ? WHERE"
+)
+
+
 def _claim(
     db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float, in_order: bool
 ) -> Steps[list[Job]]:
@@ -98,8 +104,7 @@ def _claim(
         "WITH due AS MATERIALIZED (SELECT owner, job_id FROM outbox "
         f"WHERE state IN ('waiting', 'leased') AND run_after <= ? {only} {EARLIER if in_order else ''}"
         f"ORDER BY run_after, number LIMIT ?{db.dialect.skip_locked}) "
-        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
-        f"updated = ? WHERE (owner, job_id) IN (SELECT owner, job_id FROM due) RETURNING {COLUMNS}",
+        f"{TAKE} (owner, job_id) IN (SELECT owner, job_id FROM due) RETURNING {COLUMNS}",
         (now, *kinds, n, worker, until, until, now),
     )
     return sorted((job_of(row) for row in rows), key=lambda job: (job.owner, job.number))
@@ -107,8 +112,7 @@ def _claim(
 
 def _follow(job: Job, worker: str, now: float, until: float) -> Steps[list[Job]]:
     rows = yield (
-        "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
-        "updated = ? WHERE owner = ? AND state = 'waiting' AND run_after <= ? AND job_id = (SELECT job_id FROM outbox "
+        f"{TAKE} owner = ? AND state = 'waiting' AND run_after <= ? AND job_id = (SELECT job_id FROM outbox "
         "WHERE owner = ? AND state = 'waiting' AND kind = ? ORDER BY number LIMIT 1) AND NOT EXISTS (SELECT 1 "
         f"FROM outbox e WHERE e.owner = ? AND e.state = 'leased' AND e.kind = ?) RETURNING {COLUMNS}",
         (worker, until, until, now, job.owner, now, job.owner, job.kind, job.owner, job.kind),
