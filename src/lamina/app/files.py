@@ -169,9 +169,9 @@ def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> lis
     ]
 
 
-def rules_missing(settings: Settings, files: InstructionFiles) -> str:
+def rules_missing(settings: Settings, workspace: Path) -> str:
     """The rules file that a setting names and that is not there; empty when all is well."""
-    named = "rules" in settings.origin and not os.path.lexists(os.path.join(files.workspace.root, settings.rules))
+    named = "rules" in settings.origin and not os.path.lexists(workspace.resolve() / settings.rules)
     return settings.rules if named else ""
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
+from lamina.app.files import rules_missing
 from lamina.app.interrupts import interruptible
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError
@@ -46,6 +48,14 @@ def chosen(user: str | None, store: str | None, *, channel: str = "cli", **chang
     return replace(
         load_settings(channel=channel), **{name: value for name, value in given.items() if value is not None}
     )
+
+
+def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None) -> None:
+    """Rules that a setting names and that are not there: without a word, only the answers would show the slip."""
+    folder = workspace or (Path(settings.workspace) if settings.workspace else None)
+    if folder and (missing := rules_missing(settings, folder)):
+        what = say["rules_missing"].format(path=visible(missing))
+        print(f"{say['warning']}{say['colon']}{what}", file=sys.stderr, flush=True)
 
 
 def only_below(context: typer.Context, family: str, given: bool) -> bool:

@@ -20,7 +20,7 @@ import typer
 
 from lamina.app.app import App
 from lamina.app.keys import loopback_token, opening_file
-from lamina.cli.common import Say, chosen, flag, option, run
+from lamina.cli.common import Say, chosen, flag, option, run, warn_of_rules
 from lamina.cli.texts import visible
 from lamina.errors import InputError, SettingsError, shown
 from lamina.settings import Settings
@@ -58,6 +58,7 @@ def add_serve(app: typer.Typer, say: Say) -> None:
         names = (*_listed(settings.host_names), *(host_name or ()))
         origins = (*_listed(settings.origins), *(origin or ()))
         _check_names(names, origins)
+        warn_of_rules(say, settings)
         run(_serve(say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
 
     app.command("serve", help=say["serve.help"], epilog=say["serve.examples"])(serve)
