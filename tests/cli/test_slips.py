@@ -34,3 +34,38 @@ def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> 
         assert process.stderr
         assert process.stderr.readline() == "warning: ruels.md is not there, though a setting names it\n"
         process.terminate()
+
+
+READING = [
+    ("sessions",), ("sessions", "show", "last"), ("sessions", "search", "x"), ("sessions", "end", "last"), ("memory",),
+    ("memory", "search", "x"), ("memory", "profile"), ("keys",), ("skills",), ("trace", "show", "last"),
+    ("context", "Hello", "--session", "last"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_store_that_was_named_and_is_not_there_is_said_and_not_made(lamina: Lamina, command: tuple[str, ...]) -> None:
+    told = "error: there is no store at 'typo.db'\nnext: check --store or LAMINA_STORE\n"
+    assert lamina.error(*command, code=4, LAMINA_STORE="typo.db") == told
+    assert lamina.error(*command, "--store", "typo.db", code=4) == told
+    assert not list(lamina.folder.glob("*.db"))
+
+
+def test_what_has_something_to_keep_makes_the_store_that_was_named(lamina: Lamina) -> None:
+    for number, command in enumerate(
+        [("sessions", "new"), ("memory", "add", "x"), ("memory", "profile", "a", "b"), ("keys", "new", "--name", "n")]
+    ):
+        lamina(*command, "--store", f"{number}.db")
+        assert (lamina.folder / f"{number}.db").exists()
+
+
+def test_in_the_usual_place_there_is_nothing_yet_and_the_place_is_named(lamina: Lamina) -> None:
+    usual = {"LAMINA_STORE": "", "XDG_DATA_HOME": str(lamina.folder / "data")}
+    place = str(lamina.folder / "data" / "lamina" / "lamina.db")
+    for command, says in {
+        "sessions": "ann has no sessions", "memory": "nothing is remembered of ann", "keys": "ann has no keys",
+        "skills": "ann has no templates or skills",
+    }.items():  # fmt: skip
+        assert lamina(command, **usual) == f"{says} in {place}\n"
+    assert lamina("sessions", "--lang", "zh", **usual) == f"ann 没有会话（存储：{place}）\n"
+    assert lamina.json("sessions", **usual) == []

@@ -45,9 +45,25 @@ def chosen(user: str | None, store: str | None, *, channel: str = "cli", **chang
         if value is not None and not value.strip():
             raise InputError(f"{name} is empty", hint="name it, or leave the option out")
     given = {"user": user, "store": store, **changes}
-    return replace(
-        load_settings(channel=channel), **{name: value for name, value in given.items() if value is not None}
-    )
+    loaded = load_settings(channel=channel)
+    origin = {**loaded.origin, "store": "--store"} if store else loaded.origin
+    return replace(loaded, origin=origin, **{name: value for name, value in given.items() if value is not None})
+
+
+def opened(settings: Settings, *, makes: bool = False, index: bool = False) -> Any:
+    """The app over the store of these settings, for one command: nothing works in the background, and only what looks
+    for memories needs their `index`.
+
+    A store that somebody named is made only by what has something to keep in it (`makes`): to all others an empty one
+    after a slip in the name would look as if everything were gone.
+    """
+    from lamina.app.app import App
+    from lamina.app.commands import unindexed
+    from lamina.app.upkeep import must_exist
+
+    if not makes and "store" in settings.origin:
+        must_exist(settings.store)
+    return App.open(settings=settings if index else unindexed(settings), work=False)
 
 
 def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None) -> None:
@@ -203,3 +219,11 @@ def size(count: int) -> str:
 def tell(say: Say, name: str, /, **values: object) -> None:
     """One sentence, with what comes from outside made visible."""
     print(say[name].format(**{n: visible(str(v)) for n, v in values.items()}))
+
+
+def tell_none(say: Say, name: str, settings: Settings, /, **values: object) -> None:
+    """That there is nothing of the kind, and in which store it was looked for."""
+    from lamina.app.upkeep import masked
+
+    sentence = say[name].format(user=visible(settings.user), **{n: visible(str(v)) for n, v in values.items()})
+    print(sentence + say["in_store"].format(store=visible(masked(settings.store))))

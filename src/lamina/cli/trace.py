@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
-from lamina.app.commands import unindexed
 from lamina.app.traces import (
     Difference,
     Prefix,
@@ -21,11 +20,10 @@ from lamina.app.traces import (
     request_of,
     requests_of,
 )
-from lamina.cli.common import SHORT, Say, argument, chosen, day, flag, option, page, pairs, run, show_json, tell
+from lamina.cli.common import SHORT, Say, argument, chosen, day, flag, opened, option, page, pairs, run, show_json, tell
 from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError
 from lamina.records import StoredMessage, TurnRecord
-from lamina.settings import Settings
 from lamina.types import Receipt, Text, ToolCallEvent, Usage
 
 
@@ -34,10 +32,6 @@ def add_trace(app: typer.Typer, say: Say) -> None:
     for name, make in (("show", _shower), ("diff", _differ), ("replay", _replayer)):
         trace.command(name, help=say[f"trace.{name}"], epilog=say[f"trace.{name}.examples"])(make(say))
     app.add_typer(trace, name="trace", help=say["trace.help"])
-
-
-def opened(settings: Settings) -> Any:
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def _shower(say: Say) -> Any:
