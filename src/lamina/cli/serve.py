@@ -47,7 +47,7 @@ def add_serve(app: typer.Typer, say: Say) -> None:
         model: Annotated[str | None, option(say, "model")] = None,
         user: Annotated[str | None, option(say, "user")] = None,
         store: Annotated[str | None, option(say, "store")] = None,
-        workspace: Annotated[Path | None, option(say, "chat.workspace", "--workspace")] = None,
+        workspace: Annotated[Path | None, option(say, "serve.workspace", "--workspace")] = None,
     ) -> None:
         if workspace is not None and not workspace.is_dir():
             raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
