@@ -69,3 +69,11 @@ def test_in_the_usual_place_there_is_nothing_yet_and_the_place_is_named(lamina: 
         assert lamina(command, **usual) == f"{says} in {place}\n"
     assert lamina("sessions", "--lang", "zh", **usual) == f"ann 没有会话（存储：{place}）\n"
     assert lamina.json("sessions", **usual) == []
+
+
+def test_the_help_says_which_workspace_counts_by_default(lamina: Lamina) -> None:
+    def said(command: str) -> str:
+        return " ".join(lamina(command, "--help", COLUMNS="300").split())
+
+    assert "rules are in every chat; none by default" in said("serve")
+    assert "the one you are in by default" in said("telegram"), "as the bot does: see docs/telegram.md"
