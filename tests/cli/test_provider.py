@@ -96,7 +96,9 @@ def test_without_a_key_nothing_goes_to_a_providers_own_address(lamina: Lamina) -
     for name in ("openai", "anthropic"):
         keyless = {"LAMINA_PROVIDER": name, "LAMINA_MODEL": "m", f"{name.upper()}_API_KEY": ""}
         said = lamina.error("ask", "Hello", **keyless)
-        assert said.startswith(f"error: the settings name no key for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_")
+        assert said.startswith(
+            f"error: the settings name no key for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_"
+        )
         checked = lamina.run("doctor", **keyless)
         assert f"✗ provider   the settings name no key for {name}" in checked.stdout
         assert checked.returncode == 1

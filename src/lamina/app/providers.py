@@ -37,8 +37,8 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
         _needs(settings.model, f"model for {name}", "set LAMINA_MODEL, or model = … in lamina.toml")
         key = _key(settings.api_key)
         if not settings.base_url:  # its own address takes nobody without a key; a server elsewhere may
-            _needs(settings.api_key, f"key for {name}", f"set {name.upper()}_API_KEY or LAMINA_API_KEY, or for a server "
-                   "of your own LAMINA_BASE_URL")  # fmt: skip
+            keys = f"set {name.upper()}_API_KEY or LAMINA_API_KEY"
+            _needs(settings.api_key, f"key for {name}", f"{keys}; for a server of your own LAMINA_BASE_URL")
         address: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
         module = import_module(f"lamina.providers.{name}")  # only now: aiohttp is an extra
         hosted: Provider = module.provider(settings.model, encode=encode, key=key, window=window, **address)
