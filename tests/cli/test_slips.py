@@ -77,3 +77,34 @@ def test_the_help_says_which_workspace_counts_by_default(lamina: Lamina) -> None
 
     assert "rules are in every chat; none by default" in said("serve")
     assert "the one you are in by default" in said("telegram"), "as the bot does: see docs/telegram.md"
+
+
+@pytest.mark.parametrize("name", ["IDENTITY", "CONTEXT", "INSTRUCTIONS", "MCP"])
+def test_a_file_that_a_setting_names_and_that_is_not_there_is_said_before_a_session_is_made(
+    slips: Lamina, name: str
+) -> None:
+    gone = {f"LAMINA_{name}": "nofile.md"}
+    told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: check the path\n"
+    assert slips.error("ask", "Hello", **gone) == told
+    assert slips.error("chat", given="Hello\n", **gone) == told
+    assert not (slips.folder / "chats.db").exists()
+    checked = slips.run("doctor", **gone)
+    assert checked.returncode == 1
+    assert "✗ files" in checked.stdout
+    assert "nofile.md" in checked.stdout
+
+
+def test_a_file_that_the_settings_file_names_and_that_is_not_there_is_said_with_its_place(slips: Lamina) -> None:
+    (slips.folder / "lamina.toml").write_text('[cli]\nidentity = "nofile.md"\n', encoding="utf-8")
+    assert slips.error("ask", "Hello").startswith("error: lamina.toml [cli]: identity names '")
+
+
+def test_the_embedded_model_answers_for_no_other(lamina: Lamina) -> None:
+    told = lamina.error("ask", "Hello", "--model", "gpt-5")
+    assert told.startswith("error: there is no model 'gpt-5' here: the embedded one answers\nnext: set LAMINA_PROVIDER")
+    assert lamina.error("serve", "--model", "gpt-5", "--listen", "127.0.0.1:0") == told
+    assert not (lamina.folder / "chats.db").exists()
+    with lamina.terminal("chat") as terminal:
+        terminal.ready()
+        terminal.say("/model gpt-5", "there is no model 'gpt-5' here")
+        terminal.say("/model", "SmolLM2")

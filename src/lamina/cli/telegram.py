@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
+from lamina.app.files import check_files
 from lamina.cli.common import Say, flag, option, run, warn_of_rules
 from lamina.cli.worker import stopped_by_signals
 from lamina.errors import ConnectError, InputError, LaminaError, SettingsError
@@ -31,6 +32,7 @@ def add_telegram(app: typer.Typer, say: Say) -> None:
         settings = _settings(workspace, store)
         if listen is not None and webhook is None:
             raise InputError("--listen without --webhook", hint="lamina telegram --webhook https://… --listen …")
+        check_files(settings)
         warn_of_rules(say, settings)
         level = logging.INFO if verbose else logging.WARNING
         logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
