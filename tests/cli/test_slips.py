@@ -108,3 +108,35 @@ def test_the_embedded_model_answers_for_no_other(lamina: Lamina) -> None:
         terminal.ready()
         terminal.say("/model gpt-5", "there is no model 'gpt-5' here")
         terminal.say("/model", "SmolLM2")
+
+
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (("sessions", "show", "abcd"), "lamina sessions"), (("ask", "Hi", "--session", "abcd"), "lamina sessions"),
+        (("context", "Hi", "--session", "abcd"), "lamina sessions"), (("memory", "show", "abcd"), "lamina memory"),
+        (("keys", "revoke", "abcd"), "lamina keys"), (("skills", "show", "abcd"), "lamina skills"),
+        (("store", "retry", "abcd"), "lamina store jobs"),
+        (("trace", "show", "abcd"), "lamina sessions show ID --json"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_comes_with_the_command_that_lists_what_is(
+    slips: Lamina, command: tuple[str, ...], lists: str
+) -> None:
+    slips("sessions", "new")
+    said = slips.error(*command)
+    assert said.endswith(f"next: it does not exist, or it is not yours; {lists} lists those that are there\n")
+
+
+def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamina) -> None:
+    home = {"HOME": str(lamina.folder)}
+    lamina("sessions", "new", LAMINA_STORE="~/mine.db", **home)
+    lamina("sessions", "new", "--store", "~/other.db", **home)
+    lamina("sessions", "new", "--store", "sqlite:///~/third.db", **home)
+    assert {path.name for path in lamina.folder.glob("*.db")} == {"mine.db", "other.db", "third.db"}
+    for wrong in ("postgres:/x:secret@h/y", "postgresql:x:secret@h/y"):
+        said = lamina.error("sessions", LAMINA_STORE=wrong)
+        assert said.startswith("error: LAMINA_STORE is no address: postgres")
+        assert said.endswith("without //\nnext: postgresql://user:password@host:5432/name\n"), "and no password"
+        assert lamina.error("sessions", "new", "--store", wrong).startswith("error: --store is no address: ")
+    assert not list(lamina.folder.glob("postgres*"))

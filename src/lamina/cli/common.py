@@ -18,6 +18,7 @@ from lamina.app.interrupts import interruptible
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError
 from lamina.settings import Settings, load_settings
+from lamina.settings.readers import read_store
 
 T = TypeVar("T")
 Say = dict[str, str]
@@ -44,7 +45,7 @@ def chosen(user: str | None, store: str | None, *, channel: str = "cli", **chang
     for name, value in (("--user", user), ("--store", store)):
         if value is not None and not value.strip():
             raise InputError(f"{name} is empty", hint="name it, or leave the option out")
-    given = {"user": user, "store": store, **changes}
+    given = {"user": user, "store": None if store is None else read_store(store, "--store"), **changes}
     loaded = load_settings(channel=channel)
     origin = {**loaded.origin, "store": "--store"} if store else loaded.origin
     return replace(loaded, origin=origin, **{name: value for name, value in given.items() if value is not None})

@@ -16,6 +16,7 @@ from lamina.cli.common import Say, flag, option, run, warn_of_rules
 from lamina.cli.worker import stopped_by_signals
 from lamina.errors import ConnectError, InputError, LaminaError, SettingsError
 from lamina.settings import Settings, load_settings
+from lamina.settings.readers import read_store
 from lamina.telegram.checks import Webhook, checked_token, keep_out_of_logs
 
 LISTEN = "127.0.0.1:8443"
@@ -48,7 +49,7 @@ def _settings(workspace: Path | None, store: str | None) -> Settings:
     folder = str(workspace) if workspace else settings.workspace or os.getcwd()
     if not os.path.isdir(folder):
         raise InputError(f"{folder!r} is not a folder", hint="name the workspace's folder")
-    return replace(settings, workspace=folder, store=store or settings.store)
+    return replace(settings, workspace=folder, store=read_store(store, "--store") if store else settings.store)
 
 
 async def _bot(say: Say, settings: Settings, address: str | None, listen: str) -> None:
