@@ -95,7 +95,7 @@ def test_how_long_to_wait_is_said_where_it_is_known(lamina: Lamina) -> None:
 def test_without_a_key_nothing_goes_to_a_providers_own_address(lamina: Lamina) -> None:
     for name in ("openai", "anthropic"):
         keyless = {"LAMINA_PROVIDER": name, "LAMINA_MODEL": "m", f"{name.upper()}_API_KEY": ""}
-        said = lamina.error("ask", "Hello", **keyless)
+        said = lamina.run("ask", "Hello", **keyless).stderr
         assert said.startswith(
             f"error: the settings name no key for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_"
         )

@@ -85,8 +85,8 @@ def test_a_file_that_a_setting_names_and_that_is_not_there_is_said_before_a_sess
 ) -> None:
     gone = {f"LAMINA_{name}": "nofile.md"}
     told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: check the path\n"
-    assert slips.error("ask", "Hello", **gone) == told
-    assert slips.error("chat", given="Hello\n", **gone) == told
+    for done in (slips.run("ask", "Hello", **gone), slips.run("chat", given="Hello\n", **gone)):
+        assert (done.returncode, done.stderr) == (2, told)
     assert not (slips.folder / "chats.db").exists()
     checked = slips.run("doctor", **gone)
     assert checked.returncode == 1
