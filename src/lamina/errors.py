@@ -164,8 +164,11 @@ class LeaseError(StoreError):
     status = 409
 
 
+ABSENT = "it does not exist, or it is not yours"
+
+
 class NotFoundError(LaminaError, LookupError):
-    """One wording for what is not there and what belongs to somebody else: an id must not tell which."""
+    """One wording, `ABSENT`, for what is not there and what belongs to somebody else: an id must not tell which."""
 
     exit_code = 2
     status = 404

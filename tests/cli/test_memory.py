@@ -41,6 +41,7 @@ def learnt(lamina: Lamina) -> tuple[str, str, str]:
 
 
 def test_facts_are_added_listed_edited_and_pinned(lamina: Lamina) -> None:
+    lamina("sessions", "new")
     assert "nothing is remembered of ann" in lamina("memory")
     first = add(lamina, "I drink no coffee.", "--kind", "preference", "--importance", "0.9")
     second = add(lamina, "我住在上海。")
@@ -159,6 +160,7 @@ def test_forgetting_is_all_or_nothing(lamina: Lamina) -> None:
 
 
 def test_the_profile_is_set_read_and_unset(lamina: Lamina) -> None:
+    lamina("sessions", "new")
     assert "ann has no profile" in lamina("memory", "profile")
     assert "city is 京都" in lamina("memory", "profile", "city", "京都")
     assert lamina.json("memory", "profile") == {"city": "京都"}

@@ -90,3 +90,29 @@ def test_what_the_settings_lack_is_said_in_a_sentence_with_a_next_step(lamina: L
 def test_how_long_to_wait_is_said_where_it_is_known(lamina: Lamina) -> None:
     lamina.script([{"fault": "status", "code": 429, "retry_after": 30}])
     assert "wait 30 seconds" in lamina.run("ask", "Hello").stderr
+
+
+def test_without_a_key_nothing_goes_to_a_providers_own_address(lamina: Lamina) -> None:
+    for name in ("openai", "anthropic"):
+        keyless = {"LAMINA_PROVIDER": name, "LAMINA_MODEL": "m", f"{name.upper()}_API_KEY": ""}
+        said = lamina.run("ask", "Hello", **keyless).stderr
+        assert said.startswith(
+            f"error: the settings name no key for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_"
+        )
+        checked = lamina.run("doctor", **keyless)
+        assert f"✗ provider   the settings name no key for {name}" in checked.stdout
+        assert checked.returncode == 1
+
+
+async def refuse(connection: Connection) -> None:
+    body = b'{"error": {"message": "no"}}'
+    await connection.send(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+
+async def test_a_server_that_wanted_a_key_and_got_none_is_said_so(tmp_path: Path) -> None:
+    async with serving(refuse) as served:
+        environ = {"LAMINA_PROVIDER": "openai", "LAMINA_BASE_URL": served.url, "LAMINA_MODEL": "m"}
+        bare = await asyncio.to_thread(lambda: Lamina(tmp_path).run("ask", "Hello", **environ))
+        assert "next: no key was sent: set LAMINA_API_KEY\n" in bare.stderr
+        wrong = await asyncio.to_thread(lambda: Lamina(tmp_path).run("ask", "Hello", **environ, LAMINA_API_KEY="sk-1"))
+        assert "next: check the key\n" in wrong.stderr

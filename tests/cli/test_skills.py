@@ -29,6 +29,7 @@ def skill(lamina: Lamina, name: str, text: str | None = None, folder: str = "ski
 
 
 def test_templates_are_imported_listed_and_shown(lamina: Lamina) -> None:
+    lamina("sessions", "new")
     assert "no templates or skills" in lamina("skills")
     assert "imported: 2" in lamina("skills", "import", write(lamina, TEMPLATES))
     rows = {row["name"]: row for row in lamina.json("skills")}

@@ -1,5 +1,6 @@
 """`lamina trace` as a real process: what past turns sent, byte for byte."""
 
+import asyncio
 import hashlib
 import json
 import sqlite3
@@ -8,6 +9,9 @@ import sys
 
 import pytest
 
+from lamina.app.app import App
+from lamina.records import REQUESTS, Given
+from lamina.settings import load_settings
 from tests.cli.process import Lamina
 
 
@@ -147,3 +151,45 @@ def test_a_store_without_turns_and_another_users_turn(traced: Lamina) -> None:
     first = turns(traced)[0]
     assert "no turn" in traced.error("trace", "show", first, "--user", "bob")
     assert "there is no turn yet" in traced.error("trace", "show", "last", "--user", "bob")
+
+
+def test_a_corrected_counter_is_no_change_of_what_was_sent(lamina: Lamina) -> None:
+    lamina.script([{"text": "Noted."}, {"usage": [3_000, 0, 3]}])
+    first = said(lamina, "First", "ledger", "new")
+    second = said(lamina, "Second", "ledger")
+    counts = [lamina.json("trace", "show", turn)["requests"][0]["segments"][0]["tokens"] for turn in (first, second)]
+    assert counts[0] < counts[1], "the provider counted more, so the second turn was counted anew"
+    found = lamina.json("trace", "diff", first, second)
+    assert found["extends"] is True
+    assert found["layers"]["identity"] == [counts[1], counts[1]]
+    text = lamina("trace", "diff", first, second)
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("identity")] == ["·"]
+
+
+def test_last_is_a_single_request_of_the_gateway_where_there_is_no_other_turn(lamina: Lamina) -> None:
+    lamina.script([{"text": "Alone."}])
+
+    async def one() -> None:
+        with_script = {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(lamina.folder / "script.json")}
+        environ = {**with_script, "LAMINA_STORE": lamina.store, "LAMINA_EMBEDDER": "none"}
+        async with App.open(settings=load_settings(environ=environ), work=False) as app:
+            await (await app.start("ann", REQUESTS, "Hello", given=Given(history=()))).wait()
+
+    asyncio.run(one())
+    shown = lamina("trace", "show", "last")
+    assert "Alone." in shown
+    assert "@requests\n" in shown, "the whole name"
+    lamina("ask", "In a session")
+    assert "In a session" in lamina("trace", "show", "last")
+
+
+def test_the_help_and_the_screen_name_turns_before_the_last_and_tokens_with_one_word(traced: Lamina) -> None:
+    for command in ("show", "diff"):
+        assert "last~1" in traced("trace", command, "--help")
+        assert "last~1" in traced("trace", command, "--help", "--lang", "zh")
+    traced.script([{"text": "Noted."}, {"usage": [900, 600, 3]}])
+    for _ in range(2):
+        traced("ask", "More", "--session", "last")
+    shown = traced("trace", "show", "last", "--lang", "zh")
+    assert "预计前缀" in shown
+    assert "词元" not in shown

@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from lamina.app.files import IDENTITY, check_hidden, instruction_files
+from lamina.app.files import IDENTITY, check_hidden, instruction_files, missing_files
 from lamina.app.providers import provider_of
 from lamina.app.upkeep import file_of, info, open_only
 from lamina.assembly.context import assemble
@@ -123,8 +123,10 @@ def files_state(settings: Settings, folder: Path) -> FilesState:
     checked = instruction_files(settings, folder).check()
     faults: list[LaminaError] = list[LaminaError](checked.faults)
     identity = Path(settings.identity) if settings.identity else IDENTITY
+    faults += missing_files(replace(settings, workspace="", tools=True))
     try:
-        check_hidden(identity, settings)
+        if identity.is_file():
+            check_hidden(identity, settings)
     except LaminaError as error:
         faults.append(InstructionsError(error.message, hint=error.hint, path=str(identity)))
     names = tuple(file.path for file in checked.files if file.kind == "rules")

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.files import read_history
-from lamina.errors import InputError, LaminaError, NotFoundError, shown
+from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, shown
 from lamina.layers.sources import SHARED
 from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
@@ -44,7 +44,7 @@ async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
     if len(found) > 1:
         raise InputError(f"more than one {kind} begins with {shown(begin)}", hint="give more characters of the id")
     if not found:
-        raise NotFoundError(f"no {kind} {shown(begin)}", hint="it does not exist, or it is not yours")
+        raise NotFoundError(f"no {kind} {shown(begin)}", hint=ABSENT)
     return found[0]
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
-from lamina.errors import InputError, LayerError, MessageError, shown
+from lamina.errors import InputError, LayerError, MessageError, SettingsError, shown
 from lamina.layers.approvals import Approvals
 from lamina.layers.hidden import hidden_characters
 from lamina.layers.injection import InjectionSettings, InjectionState, Seen, SystemPromptManager
@@ -26,7 +26,7 @@ from lamina.layers.tools import Tool, ToolRegistry
 from lamina.layers.workspace import FileText, Workspace
 from lamina.ports import Count
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
-from lamina.settings import Settings
+from lamina.settings import FILE, Settings
 from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, text_hash
 
 try:
@@ -169,10 +169,31 @@ def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> lis
     ]
 
 
-def rules_missing(settings: Settings, files: InstructionFiles) -> str:
+def rules_missing(settings: Settings, workspace: Path) -> str:
     """The rules file that a setting names and that is not there; empty when all is well."""
-    named = "rules" in settings.origin and not os.path.lexists(os.path.join(files.workspace.root, settings.rules))
+    named = "rules" in settings.origin and not os.path.lexists(workspace.resolve() / settings.rules)
     return settings.rules if named else ""
+
+
+def missing_files(settings: Settings) -> Iterator[SettingsError]:
+    """Files that settings name and every turn needs, and that are not there; each error names its setting."""
+    places = {"identity": "", "context": ""}
+    places |= {"instructions": settings.workspace} if settings.workspace else {}
+    places |= {"mcp": ""} if settings.tools else {}
+    for name, folder in places.items():
+        value: str = getattr(settings, name)
+        path = os.path.join(folder, value)
+        if value and not os.path.isfile(path):
+            where = settings.origin.get(name, "")
+            where = f"{where}: {name}" if where.startswith(FILE) else where or name
+            what = "is not a regular file" if os.path.exists(path) else "is not there"
+            yield SettingsError(f"{where} names {shown(value)}, which {what}", hint="check the path")
+
+
+def check_files(settings: Settings) -> None:
+    """The first of them is raised: better now than as a turn that failed."""
+    for error in missing_files(settings):
+        raise error
 
 
 def approve_file(files: InstructionFiles, path: str) -> FileText:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from lamina.assembly.context import assemble
 from lamina.assembly.wire import encode
-from lamina.errors import SettingsError
+from lamina.errors import SettingsError, shown
 from lamina.ports import Complete, Count, Encode, Provider
 from lamina.settings import Settings
 from lamina.types import Key, Layer, Message, Text
@@ -36,12 +37,31 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
             return ScriptedProvider.load(settings.script, window=window, repeat=True)
         _needs(settings.model, f"model for {name}", "set LAMINA_MODEL, or model = … in lamina.toml")
         key = _key(settings.api_key)
+        if not settings.base_url:  # its own address takes nobody without a key; a server elsewhere may
+            keys = f"set {name.upper()}_API_KEY or LAMINA_API_KEY"
+            _needs(settings.api_key, f"key for {name}", f"{keys}; for a server of your own LAMINA_BASE_URL")
         address: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
         module = import_module(f"lamina.providers.{name}")  # only now: aiohttp is an extra
         hosted: Provider = module.provider(settings.model, encode=encode, key=key, window=window, **address)
         return hosted
     except ModuleNotFoundError as error:
         raise SettingsError(f"this provider needs the package {error.name}", hint="pip install 'lamina[app]'") from None
+
+
+def with_model(settings: Settings, model: str | None) -> Settings:
+    """The settings with another model, as somebody asks for it. The embedded provider has its own and files beside it:
+    it would answer as if it were the one that was named."""
+    if model is None:
+        return settings
+    if settings.provider in ("", "local") and model and not model.endswith(".gguf"):
+        from lamina.providers.local import FILE  # noqa: PLC0415 -- aiohttp is an extra
+
+        if f"{model}.gguf" != FILE:
+            raise SettingsError(
+                f"there is no model {shown(model)} here: the embedded one answers",
+                hint="set LAMINA_PROVIDER to who has it, or name a .gguf file",
+            )
+    return replace(settings, model=model)
 
 
 def window_of(settings: Settings, provider: Provider | None) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lamina.app.files import parse_json, read_text
-from lamina.errors import InputError, LaminaError, NotFoundError, SettingsError, shown
+from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, SettingsError, shown
 from lamina.layers.approvals import Approvals
 from lamina.layers.hidden import hidden_characters
 from lamina.layers.sources import SHARED
@@ -94,7 +94,7 @@ async def find_template(store: Store, owners: Sequence[str], name: str) -> tuple
             return owner, found[0]
     if SHARED not in owners and any(name in (t.template_id, t.name) for t in await store.templates.list(SHARED)):
         raise NotFoundError(f"no template {shown(name)} of your own", hint="it is shared: add --shared")
-    raise NotFoundError(f"no template {shown(name)}", hint="it does not exist, or it is not yours")
+    raise NotFoundError(f"no template {shown(name)}", hint=ABSENT)
 
 
 async def switch_template(store: Store, owner: str, name: str, on: bool) -> Template:

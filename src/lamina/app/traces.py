@@ -21,7 +21,7 @@ from lamina.assembly.receipt import Difference, explain, predicted_prefix
 from lamina.assembly.results import output_of
 from lamina.errors import InputError, NotFoundError
 from lamina.layers.injection import InjectionState
-from lamina.records import Session, StoredMessage, TurnRecord
+from lamina.records import REQUESTS, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.store.turns import RECOVERED
@@ -51,6 +51,8 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
         for session in await store.sessions.list(owner, limit=LOOKED_AT):
             if found := await last_turn(store, owner, session.session_id):
                 return found
+        if await store.overview.ids(owner, "session", REQUESTS) and (found := await last_turn(store, owner, REQUESTS)):
+            return found  # the gateway's requests without a session are in no list
         raise NotFoundError("there is no turn yet", hint="say something: lamina chat")
     return await store.turns.get(owner, await whole_id(store, owner, "turn", name))
 

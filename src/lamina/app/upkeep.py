@@ -52,7 +52,11 @@ def file_of(where: str) -> Path | None:
 def must_exist(where: str) -> None:
     """Looking after a store never makes one: a slip in its name would give an empty one."""
     path = file_of(where)
-    if path and not path.is_file():
+    try:
+        there = path is None or path.is_file()
+    except OSError:  # opening it says why
+        return
+    if not there:
         raise StoreError(f"there is no store at {str(path)!r}", hint="check --store or LAMINA_STORE")
 
 

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lamina.app.app import App
+from lamina.app.providers import with_model
 from lamina.app.skills import listed
 from lamina.app.traces import (
     Call,
@@ -330,6 +331,7 @@ async def _compact(desk: Desk, words: str) -> None:
 async def _model(desk: Desk, words: str) -> After:
     provider = desk.app.provider
     if words:
+        with_model(desk.app.settings, words)  # one that nobody has is refused here, where there is a way back
         return Switch(words)
     window = f"{provider.window:,}" if provider.window else "—"
     desk.say_line("chat.model", model=provider.model, provider=provider.name, window=window)

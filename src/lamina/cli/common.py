@@ -8,14 +8,17 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
+from lamina.app.files import rules_missing
 from lamina.app.interrupts import interruptible
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError
 from lamina.settings import Settings, load_settings
+from lamina.settings.readers import read_store
 
 T = TypeVar("T")
 Say = dict[str, str]
@@ -42,10 +45,34 @@ def chosen(user: str | None, store: str | None, *, channel: str = "cli", **chang
     for name, value in (("--user", user), ("--store", store)):
         if value is not None and not value.strip():
             raise InputError(f"{name} is empty", hint="name it, or leave the option out")
-    given = {"user": user, "store": store, **changes}
-    return replace(
-        load_settings(channel=channel), **{name: value for name, value in given.items() if value is not None}
-    )
+    given = {"user": user, "store": None if store is None else read_store(store, "--store"), **changes}
+    loaded = load_settings(channel=channel)
+    origin = {**loaded.origin, "store": "--store"} if store else loaded.origin
+    return replace(loaded, origin=origin, **{name: value for name, value in given.items() if value is not None})
+
+
+def opened(settings: Settings, *, makes: bool = False, index: bool = False) -> Any:
+    """The app over the store of these settings, for one command: nothing works in the background, and only what looks
+    for memories needs their `index`.
+
+    A store that somebody named is made only by what has something to keep in it (`makes`): to all others an empty one
+    after a slip in the name would look as if everything were gone.
+    """
+    from lamina.app.app import App
+    from lamina.app.commands import unindexed
+    from lamina.app.upkeep import must_exist
+
+    if not makes and "store" in settings.origin:
+        must_exist(settings.store)
+    return App.open(settings=settings if index else unindexed(settings), work=False)
+
+
+def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None) -> None:
+    """Rules that a setting names and that are not there: without a word, only the answers would show the slip."""
+    folder = workspace or (Path(settings.workspace) if settings.workspace else None)
+    if folder and (missing := rules_missing(settings, folder)):
+        what = say["rules_missing"].format(path=visible(missing))
+        print(f"{say['warning']}{say['colon']}{what}", file=sys.stderr, flush=True)
 
 
 def only_below(context: typer.Context, family: str, given: bool) -> bool:
@@ -193,3 +220,11 @@ def size(count: int) -> str:
 def tell(say: Say, name: str, /, **values: object) -> None:
     """One sentence, with what comes from outside made visible."""
     print(say[name].format(**{n: visible(str(v)) for n, v in values.items()}))
+
+
+def tell_none(say: Say, name: str, settings: Settings, /, **values: object) -> None:
+    """That there is nothing of the kind, and in which store it was looked for."""
+    from lamina.app.upkeep import masked
+
+    sentence = say[name].format(user=visible(settings.user), **{n: visible(str(v)) for n, v in values.items()})
+    print(sentence + say["in_store"].format(store=visible(masked(settings.store))))

@@ -76,20 +76,19 @@ def _refuse(what: str, options: dict[str, Any], hint: str = "a session has its o
             raise InputError(f"--{name} does not go with {what}", hint=hint)
 
 
-def _place(user: str | None, store: str | None) -> dict[str, str]:
+def _place(user: str | None, store: str | None) -> dict[str, Any]:
     from lamina.cli.common import chosen
 
     settings = chosen(user, store)
-    return {"user": settings.user, "store": settings.store}
+    return {"user": settings.user, "store": settings.store, "origin": settings.origin}
 
 
 def _from_store(
     say: dict[str, str], settings: Settings, session: str, message: str | None, values: list[str]
 ) -> Context:
     """The context of a stored session, as a running process would build it."""
-    from lamina.app.app import App
     from lamina.app.commands import context_of
-    from lamina.cli.common import progress, run
+    from lamina.cli.common import opened, progress, run
 
     if not (message or "").strip():
         raise InputError("the user message is empty", hint='give one: lamina context "…" --session ID')
@@ -101,7 +100,7 @@ def _from_store(
         filled[name.strip()] = value
 
     async def build() -> Context:
-        async with App.open(settings=settings, work=False) as app:
+        async with opened(settings, index=True) as app:
             with progress(say, "gathering"):
                 return await context_of(app, settings.user, session, message or "", filled)
 

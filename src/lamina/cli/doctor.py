@@ -155,10 +155,14 @@ def _settings(say: Say, settings: Settings) -> Line:
 
 def _files(say: Say, settings: Settings, workspace: Path | None) -> list[Line]:
     from lamina.app.checkup import files_state
+    from lamina.app.files import rules_missing
 
-    state = files_state(settings, workspace or Path(settings.workspace or "."))
+    folder = workspace or Path(settings.workspace or ".")
+    state = files_state(settings, folder)
     lines = [Line("files", "bad", fault.message, fault.hint) for fault in state.faults]
     lines += [Line("files", "note", note) for note in state.notes]
+    if missing := rules_missing(settings, folder):
+        lines.append(Line("files", "note", say["rules_missing"].format(path=missing), settings.origin["rules"]))
     if not state.faults:
         names = ", ".join(state.files) or say["no_rules"]
         lines.append(Line("files", "well", f"{say['rules']}{say['colon']}{names}"))

@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.app import App
-from lamina.app.commands import unindexed
 from lamina.cli.common import (
     SHORT,
     Say,
@@ -17,6 +15,7 @@ from lamina.cli.common import (
     flag,
     one_line,
     only_below,
+    opened,
     option,
     page,
     run,
@@ -24,10 +23,10 @@ from lamina.cli.common import (
     styled,
     table,
     tell,
+    tell_none,
 )
 from lamina.errors import InputError, shown
 from lamina.records import ApiKey
-from lamina.settings import Settings
 
 SCOPES = ("chat", "read", "write", "metrics")
 USUAL = ("chat", "read", "write")
@@ -42,10 +41,6 @@ def add_keys(app: typer.Typer, say: Say) -> None:
     keys.command("new", help=say["keys.new"], epilog=say["keys.new.examples"])(_maker(say))
     keys.command("revoke", help=say["keys.revoke"])(_revoker(say))
     app.add_typer(keys, name="keys", help=say["keys.help"])
-
-
-def _opened(settings: Settings) -> Any:
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def _plain(key: ApiKey) -> dict[str, Any]:
@@ -68,14 +63,14 @@ def _lister(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def read() -> list[ApiKey]:
-            async with _opened(settings) as app:
+            async with opened(settings) as app:
                 return list(await app.store.keys.list(settings.user))
 
         found = run(read())
         if as_json:
             show_json([_plain(key) for key in found])
         elif not found:
-            tell(say, "keys.none", user=settings.user)
+            tell_none(say, "keys.none", settings)
         else:
             columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
             page(table(say, columns, [_row(say, key) for key in found]))
@@ -112,7 +107,7 @@ def _maker(say: Say) -> Any:
             raise InputError("--name is empty", hint="say what the key is for")
 
         async def make() -> tuple[ApiKey, str]:
-            async with _opened(settings) as app:
+            async with opened(settings, makes=True) as app:
                 return await app.store.keys.add(
                     settings.user, name.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
                 )
@@ -151,7 +146,7 @@ def _revoker(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def change() -> ApiKey:
-            async with _opened(settings) as app:
+            async with opened(settings) as app:
                 known = [each.key_id for each in await app.store.keys.list(settings.user)]
                 return await app.store.keys.revoke(settings.user, _whole(key, known))
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.app import App
-from lamina.app.commands import Origin, find_memory, forget, origin_of, unindexed
+from lamina.app.commands import Origin, find_memory, forget, origin_of
 from lamina.cli.common import (
     SHORT,
     Say,
@@ -17,6 +16,7 @@ from lamina.cli.common import (
     flag,
     one_line,
     only_below,
+    opened,
     option,
     page,
     pairs,
@@ -27,12 +27,12 @@ from lamina.cli.common import (
     styled,
     table,
     tell,
+    tell_none,
 )
 from lamina.cli.sessions import looked_for, marked
 from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError, NotFoundError, SettingsError, shown
 from lamina.records import Memory, Remembered, Session
-from lamina.settings import Settings
 
 LIMIT = 50
 COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruction": "green"}
@@ -47,11 +47,6 @@ def add_memory(app: typer.Typer, say: Say) -> None:
     ):  # fmt: skip
         memory.command(name, help=say[f"memory.{name}"])(make(say))
     app.add_typer(memory, name="memory", help=say["memory.help"])
-
-
-def opened(settings: Settings) -> Any:
-    """For what needs no index: a memory without one gets it at the next search."""
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def memory_row(say: Say, memory: Memory) -> list[Any]:
@@ -92,7 +87,7 @@ def _lister(say: Say) -> Any:
             show_json(found)
         elif not found:
             none = "memory.none" if kind is None else "memory.none_of_kind"
-            tell(say, none, user=settings.user, kind=say.get(f"kind.{kind}", kind))
+            tell_none(say, none, settings, kind=say.get(f"kind.{kind}", kind))
         else:
             page(table(say, COLUMNS, [memory_row(say, one) for one in found], right=("importance",)))
 
@@ -118,7 +113,7 @@ def _adder(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def make() -> Remembered:
-            async with opened(settings) as app:
+            async with opened(settings, makes=True) as app:
                 return await app.memory(settings.user).remember(text, kind=kind, importance=importance, pinned=pinned)
 
         made = run(make())
@@ -147,7 +142,7 @@ def _searcher(say: Say) -> Any:
             raise SettingsError("memory is switched off", hint="the setting memory, LAMINA_MEMORY=on")
 
         async def read() -> list[Any]:
-            async with App.open(settings=settings, work=False) as app:
+            async with opened(settings, index=True) as app:
                 with progress(say, "searching"):
                     return await app.memory(settings.user).get_relevant_memories(query, limit)
 
@@ -317,7 +312,7 @@ def _profiler(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def work() -> Mapping[str, Any]:
-            async with opened(settings) as app:
+            async with opened(settings, makes=value is not None) as app:
                 rows = app.store.profile
                 if name is not None and unset:
                     await rows.delete(settings.user, name)
@@ -337,7 +332,7 @@ def _profiler(say: Say) -> Any:
         elif name is not None:
             tell(say, "profile.set", name=name, value=value)
         elif not values:
-            tell(say, "profile.none", user=settings.user)
+            tell_none(say, "profile.none", settings)
         else:
             page(table(say, ("name", "value"), [[styled(n, "cyan"), str(v)] for n, v in values.items()]))
 

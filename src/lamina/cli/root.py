@@ -11,8 +11,17 @@ from lamina.cli.config import add_config
 from lamina.cli.context import add_context, check_lang_option
 from lamina.cli.rules import add_rules
 from lamina.cli.texts import FAMILIES, texts, visible
-from lamina.errors import LaminaError
+from lamina.errors import ABSENT, LaminaError
 from lamina.settings import load_settings
+
+LISTS = {
+    "memory": "lamina memory",
+    "skills": "lamina skills",
+    "keys": "lamina keys",
+    "store": "lamina store jobs",
+    "trace": "lamina sessions show ID --json",
+}
+"""What lists the things that a family of commands takes by their names; for all others they are sessions."""
 
 
 def run(arguments: list[str]) -> int:
@@ -25,7 +34,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as stop:  # in this mode only a closed pipe ends the program from inside
         return 141 if stop.code == 1 else int(stop.code or 0)
     except LaminaError as error:
-        _show(say, error.message, error.hint)
+        _show(say, error.message, _next(say, error.hint, _family(arguments)))
         return error.exit_code
     except Exception as error:
         shown = getattr(error, "format_message", None)  # typer's own errors: unknown option, missing value …
@@ -46,6 +55,11 @@ def _family(arguments: list[str]) -> str:
     words = arguments[2:] if arguments[:1] == ["--lang"] else arguments
     first = next((word for word in words if not word.startswith("-")), "")
     return first if first in (*FAMILIES, "rules") else ""
+
+
+def _next(say: dict[str, str], hint: str, family: str) -> str:
+    """What the store says to everybody is no next step: here it is known where to look."""
+    return f"{hint}; {say['listed'].format(command=LISTS.get(family, 'lamina sessions'))}" if hint == ABSENT else hint
 
 
 def _show(say: dict[str, str], message: str, hint: str) -> None:

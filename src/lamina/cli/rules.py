@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.files import (
-    InstructionFiles,
     SystemPromptManager,
     approve_file,
     counter,
@@ -22,9 +21,10 @@ from lamina.app.files import (
     rules_missing,
     write_state,
 )
+from lamina.cli.common import warn_of_rules
 from lamina.cli.texts import escaped, visible
 from lamina.errors import InputError, InstructionsError
-from lamina.settings import Settings, load_settings
+from lamina.settings import load_settings
 
 WORKSPACE = Path()
 MAX_INPUT = 4 * 1024 * 1024
@@ -86,7 +86,7 @@ def _check(say: dict[str, str], workspace: Path, folder: Path | None, everywhere
     faults = [{"fault": f.message, "path": f.path, "next": _advice(f.hint, workspace)} for f in checked.faults]
     rules = [file for file in checked.files if file.kind == "rules"]
     notes = list(checked.notes)
-    if missing := rules_missing(settings, files):
+    if missing := rules_missing(settings, workspace):
         notes.append(say["rules_missing"].format(path=missing))
     if not faults and not any(file.text.strip() for file in rules):
         notes.append(say["empty_rules"] if rules else say["no_rules"])
@@ -110,12 +110,6 @@ def _advice(hint: str, workspace: Path) -> str:
     return hint.replace("rules approve ", f"rules approve {place}")
 
 
-def _warn_missing(say: dict[str, str], settings: Settings, files: InstructionFiles) -> None:
-    if missing := rules_missing(settings, files):
-        what = say["rules_missing"].format(path=visible(missing))
-        print(f"{say['warning']}{say['colon']}{what}", file=sys.stderr)
-
-
 def _approve(say: dict[str, str], workspace: Path, path: str) -> None:
     file = approve_file(instruction_files(load_settings(), workspace), path)
     for place in file.hidden:
@@ -131,7 +125,7 @@ def _follow(say: dict[str, str], workspace: Path, folder: Path | None, session: 
     if resume and not session:
         raise InputError("there is no session to resume", hint="name its file: --session FILE")
     files = instruction_files(settings, workspace, folder)
-    _warn_missing(say, settings, files)
+    warn_of_rules(say, settings, workspace)
     failed = False
     with held_session(session) as state:
         prompts = prompt_manager(settings, files, state)
@@ -182,7 +176,7 @@ def _show(say: dict[str, str], workspace: Path, folder: Path | None, session: Pa
     if session and state is None:
         raise InputError(f"{str(session)!r} is not there", hint="lamina rules follow --session FILE writes it")
     files = instruction_files(settings, workspace, folder)
-    _warn_missing(say, settings, files)
+    warn_of_rules(say, settings, workspace)
     try:
         loaded = files.load()
     except InstructionsError as error:

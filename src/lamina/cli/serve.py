@@ -19,8 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
+from lamina.app.files import check_files
 from lamina.app.keys import loopback_token, opening_file
-from lamina.cli.common import Say, chosen, flag, option, run
+from lamina.app.providers import with_model
+from lamina.cli.common import Say, chosen, flag, option, run, warn_of_rules
 from lamina.cli.texts import visible
 from lamina.errors import InputError, SettingsError, shown
 from lamina.settings import Settings
@@ -47,17 +49,19 @@ def add_serve(app: typer.Typer, say: Say) -> None:
         model: Annotated[str | None, option(say, "model")] = None,
         user: Annotated[str | None, option(say, "user")] = None,
         store: Annotated[str | None, option(say, "store")] = None,
-        workspace: Annotated[Path | None, option(say, "chat.workspace", "--workspace")] = None,
+        workspace: Annotated[Path | None, option(say, "serve.workspace", "--workspace")] = None,
     ) -> None:
         if workspace is not None and not workspace.is_dir():
             raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
         folder = os.path.abspath(workspace) if workspace else None
-        settings = chosen(user, store, channel="gateway", listen=listen, model=model, workspace=folder)
+        settings = with_model(chosen(user, store, channel="gateway", listen=listen, workspace=folder), model)
         if log not in LEVELS:
             raise InputError(f"--log has no choice {shown(log)}", hint=f"choose one of {', '.join(LEVELS)}")
         names = (*_listed(settings.host_names), *(host_name or ()))
         origins = (*_listed(settings.origins), *(origin or ()))
         _check_names(names, origins)
+        check_files(settings)
+        warn_of_rules(say, settings)
         run(_serve(say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
 
     app.command("serve", help=say["serve.help"], epilog=say["serve.examples"])(serve)

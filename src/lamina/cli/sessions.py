@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.app import App
-from lamina.app.commands import check_skill, find_message, find_session, hits, import_chat, unindexed
+from lamina.app.commands import check_skill, find_message, find_session, hits, import_chat
 from lamina.cli.common import (
     SHORT,
     Say,
@@ -18,6 +17,7 @@ from lamina.cli.common import (
     flag,
     one_line,
     only_below,
+    opened,
     option,
     page,
     progress,
@@ -26,11 +26,11 @@ from lamina.cli.common import (
     styled,
     table,
     tell,
+    tell_none,
 )
 from lamina.cli.texts import visible
 from lamina.errors import InputError
 from lamina.records import Session, StoredMessage
-from lamina.settings import Settings
 
 LIMIT = 50
 CUT = 600
@@ -48,11 +48,6 @@ def add_sessions(app: typer.Typer, say: Say) -> None:
     ):  # fmt: skip
         sessions.command(name, help=say[f"sessions.{name}"])(make(say))
     app.add_typer(sessions, name="sessions", help=say["sessions.help"])
-
-
-def opened(settings: Settings) -> Any:
-    """Nothing here looks for memories: no index, no encoder."""
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def _lister(say: Say) -> Any:
@@ -75,7 +70,7 @@ def _lister(say: Say) -> Any:
         if as_json:
             show_json(found)
         elif not found:
-            tell(say, "sessions.none", user=settings.user)
+            tell_none(say, "sessions.none", settings)
         else:
             page(table(say, ("id", "when", "messages", "scenario", "title"), [session_row(say, s) for s in found],
                        right=("messages",)))  # fmt: skip
@@ -109,7 +104,7 @@ def _newer(say: Say) -> Any:
         settings = chosen(user, store, scenario=scenario, host=host)
 
         async def make() -> Session:
-            async with opened(settings) as app:
+            async with opened(settings, makes=True) as app:
                 await check_skill(app.store, settings.user, skill, settings.host)
                 return await app.new_session(settings.user, title=title, skill=skill, mode=mode)
 
@@ -397,7 +392,7 @@ def _importer(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def make() -> Session:
-            async with opened(settings) as app:
+            async with opened(settings, makes=True) as app:
                 with progress(say, "reading"):
                     return await import_chat(app, settings.user, path, title=title)
 

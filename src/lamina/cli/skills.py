@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.app import App
-from lamina.app.commands import unindexed
 from lamina.app.skills import SHARED, check_templates, find_template, import_templates, listed, switch_template
 from lamina.cli.common import (
     Say,
@@ -16,6 +14,7 @@ from lamina.cli.common import (
     flag,
     one_line,
     only_below,
+    opened,
     option,
     page,
     pairs,
@@ -24,6 +23,7 @@ from lamina.cli.common import (
     styled,
     table,
     tell,
+    tell_none,
 )
 from lamina.cli.texts import visible
 from lamina.records import Template
@@ -39,10 +39,6 @@ def add_skills(app: typer.Typer, say: Say) -> None:
     ):  # fmt: skip
         skills.command(name, help=say[f"skills.{name}"])(make(say))
     app.add_typer(skills, name="skills", help=say["skills.help"])
-
-
-def opened(settings: Settings) -> Any:
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def _plain(owner: str, template: Template) -> dict[str, Any]:
@@ -69,7 +65,7 @@ def _lister(say: Say) -> Any:
         if as_json:
             show_json([_plain(owner, template) for owner, template in found])
         elif not found:
-            tell(say, "skills.none", user=settings.user)
+            tell_none(say, "skills.none", settings)
         else:
             columns = ("name", "kind", "scenario", "apps", "enabled", "whose", "source")
             page(table(say, columns, [_row(say, owner, template) for owner, template in found]))
@@ -98,7 +94,7 @@ def _importer(say: Say) -> Any:
         owner = SHARED if shared else settings.user
 
         async def change() -> list[Template]:
-            async with opened(settings) as app:
+            async with opened(settings, makes=True) as app:
                 return list(await import_templates(app.store, owner, path, settings))
 
         kept = run(change())

@@ -16,6 +16,8 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.commands import find_session
+from lamina.app.files import check_files
+from lamina.app.providers import with_model
 from lamina.app.traces import requests_of
 from lamina.cli.chat_view import Seen
 from lamina.cli.common import Say, chosen, one_line, run
@@ -39,13 +41,15 @@ def talk_settings(
     says no."""
     check_mode(mode, "--mode has no choice")
     logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
-    settings = chosen(user, store, model=model, workspace=str(workspace) if workspace else None)
+    settings = with_model(chosen(user, store, workspace=str(workspace) if workspace else None), model)
     folder = settings.workspace or os.getcwd()
     if not os.path.isdir(folder):
         what = "is not a folder" if os.path.lexists(folder) else "is not there"
         raise InputError(f"{folder!r} {what}", hint="name the workspace's folder")
     tools = settings.tools if "tools" in settings.origin else True
-    return replace(settings, workspace=folder, tools=tools)
+    settings = replace(settings, workspace=folder, tools=tools)
+    check_files(settings)
+    return settings
 
 
 def run_until_told(work: Coroutine[Any, Any, int]) -> int:

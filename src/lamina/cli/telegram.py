@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
-from lamina.cli.common import Say, flag, option, run
+from lamina.app.files import check_files
+from lamina.cli.common import Say, flag, option, run, warn_of_rules
 from lamina.cli.worker import stopped_by_signals
 from lamina.errors import ConnectError, InputError, LaminaError, SettingsError
 from lamina.settings import Settings, load_settings
+from lamina.settings.readers import read_store
 from lamina.telegram.checks import Webhook, checked_token, keep_out_of_logs
 
 LISTEN = "127.0.0.1:8443"
@@ -31,6 +33,8 @@ def add_telegram(app: typer.Typer, say: Say) -> None:
         settings = _settings(workspace, store)
         if listen is not None and webhook is None:
             raise InputError("--listen without --webhook", hint="lamina telegram --webhook https://… --listen …")
+        check_files(settings)
+        warn_of_rules(say, settings)
         level = logging.INFO if verbose else logging.WARNING
         logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
         run(_bot(say, settings, webhook, listen or LISTEN))
@@ -45,7 +49,7 @@ def _settings(workspace: Path | None, store: str | None) -> Settings:
     folder = str(workspace) if workspace else settings.workspace or os.getcwd()
     if not os.path.isdir(folder):
         raise InputError(f"{folder!r} is not a folder", hint="name the workspace's folder")
-    return replace(settings, workspace=folder, store=store or settings.store)
+    return replace(settings, workspace=folder, store=read_store(store, "--store") if store else settings.store)
 
 
 async def _bot(say: Say, settings: Settings, address: str | None, listen: str) -> None:

@@ -127,6 +127,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "empty_rules": ("the rules file is empty: nothing is injected as rules", "规则文件为空：不会注入任何规则"),
     "colon": (": ", "："),
     "error": ("error", "错误"),
+    "listed": ("{command} lists those that are there", "{command} 可列出已有的"),
     "next": ("next", "建议"),
     "messages": ("Messages", "消息"),
     "receipt": ("Receipt", "回执"),

@@ -25,8 +25,8 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     ),
     "arg.question": ("The question; the standard input stands below it.", "问题；标准输入的内容附在其后。"),
     "arg.turn": (
-        "A turn: its id, at least 4 characters of it, or `last`.",
-        "轮次：标识、其开头至少 4 个字符，或 `last`。",
+        "A turn: its id, at least 4 characters of it, or `last`; `last~1` is the one before it in its session.",
+        "轮次：标识、其开头至少 4 个字符，或 `last`；`last~1` 为同一会话中的前一轮。",
     ),
     # what the commands are
     "chat.help": ("Talk with the model in the terminal.", "在终端中与模型对话。"),
@@ -233,7 +233,7 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "trace.cached": ("cached", "来自缓存"),
     "trace.prefix": (
         "predicted prefix {predicted:,} tokens, server cached {cached:,}",
-        "预计前缀 {predicted:,} 词元，服务器命中缓存 {cached:,}",
+        "预计前缀 {predicted:,} token，服务器命中缓存 {cached:,}",
     ),
     "trace.same": ("the answers are the same", "两个回答相同"),
     "trace.other": ("the answers differ", "两个回答不同"),

@@ -18,6 +18,10 @@ GATEWAY_TEXTS: dict[str, tuple[str, str]] = {
         "仅在本机监听时，会用您的令牌打开网页。其他人需要密钥：lamina keys new。",
     ),
     "opt.listen": ("Address and port; 127.0.0.1:8765 by default.", "地址与端口；默认 127.0.0.1:8765。"),
+    "opt.serve.workspace": (
+        "The folder whose instructions and rules are in every chat; none by default.",
+        "工作区：其中的指令与规则用于每次对话；默认没有。",
+    ),
     "opt.no_open": ("Do not open a browser.", "不打开浏览器。"),
     "opt.log": ("Request lines on the error output: off, info or debug.", "错误输出上的请求日志：off、info 或 debug。"),
     "opt.host_name": ("A name under which people reach it; repeatable.", "人们访问所用的主机名；可重复。"),

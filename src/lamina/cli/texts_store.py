@@ -202,6 +202,7 @@ STORE_TEXTS: dict[str, tuple[str, str]] = {
     "nobody.next": ("add --yes when you are sure", "确定时请加 --yes"),
     "unchanged": ("nothing was changed", "未做任何更改"),
     "found.none": ("nothing found for {query}", "没有找到：{query}"),
+    "in_store": (" in {store}", "（存储：{store}）"),
     "sessions.none": ("{user} has no sessions", "{user} 没有会话"),
     "sessions.made": ("new session {id}", "新会话 {id}"),
     "sessions.renamed": ("{id} is now {title}", "{id} 已改名为 {title}"),

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from lamina.app.app import App
-from lamina.app.commands import unindexed
 from lamina.app.traces import (
     Difference,
     Prefix,
@@ -21,11 +20,10 @@ from lamina.app.traces import (
     request_of,
     requests_of,
 )
-from lamina.cli.common import SHORT, Say, argument, chosen, day, flag, option, page, pairs, run, show_json, tell
+from lamina.cli.common import SHORT, Say, argument, chosen, day, flag, opened, option, page, pairs, run, show_json, tell
 from lamina.cli.texts import reason_in, visible
 from lamina.errors import InputError
 from lamina.records import StoredMessage, TurnRecord
-from lamina.settings import Settings
 from lamina.types import Receipt, Text, ToolCallEvent, Usage
 
 
@@ -34,10 +32,6 @@ def add_trace(app: typer.Typer, say: Say) -> None:
     for name, make in (("show", _shower), ("diff", _differ), ("replay", _replayer)):
         trace.command(name, help=say[f"trace.{name}"], epilog=say[f"trace.{name}.examples"])(make(say))
     app.add_typer(trace, name="trace", help=say["trace.help"])
-
-
-def opened(settings: Settings) -> Any:
-    return App.open(settings=unindexed(settings), work=False)
 
 
 def _shower(say: Say) -> Any:
@@ -86,7 +80,7 @@ def _show(
     from lamina.cli.view import bars, proof, segments
 
     colour = {"complete": "green", "failed": "red"}.get(turn.state, "yellow")
-    rows: dict[str, object] = {"turn": turn.turn_id, "session": turn.session_id[:SHORT], "began": day(turn.created)}
+    rows: dict[str, object] = {"turn": turn.turn_id, "session": _session(turn), "began": day(turn.created)}
     rows["state"] = styled(say[f"state.{turn.state}"] + (f"{say['colon']}{turn.error}" if turn.error else ""), colour)
     rows["said"] = one_line(said[0].text)
     rows["answer"] = one_line(said[1].text) or "—"
@@ -105,6 +99,11 @@ def _show(
         Padding(segments(one, say, full=False, narrow=width < 100), (1, 0, 0, 0)),
         Padding(Line(proof(one, say), style="dim"), (0, 1)),
     )  # fmt: skip
+
+
+def _session(turn: TurnRecord) -> str:
+    """Cut as in a table; a name of lamina's own, such as that of single requests, is whole."""
+    return turn.session_id if turn.session_id.startswith("@") else turn.session_id[:SHORT]
 
 
 def _differ(say: Say) -> Any:
@@ -135,9 +134,13 @@ def _differ(say: Say) -> Any:
 
 
 def _layers(a: Receipt, b: Receipt) -> dict[str, list[int]]:
-    """Tokens of each layer, before and after."""
-    sent = [{layer: tokens for layer, (tokens, _) in receipt.by_layer().items()} for receipt in (a, b)]
-    return {layer: [one.get(layer, 0) for one in sent] for layer in dict.fromkeys([*sent[0], *sent[1]])}
+    """Tokens of each layer, before and after. A text that is in both counts in both as in the second: a counter that
+    was corrected between them is no change of what was sent."""
+    now = {(s.layer, s.hash, s.decision): s.tokens for s in b.segments}
+    before, after = dict.fromkeys(a.by_layer(), 0), {layer: tokens for layer, (tokens, _) in b.by_layer().items()}
+    for s in a.segments:
+        before[s.layer] += now.get((s.layer, s.hash, s.decision), s.tokens) if s.decision != "dropped" else 0
+    return {layer: [before.get(layer, 0), after.get(layer, 0)] for layer in (*before, *after)}
 
 
 def _show_difference(say: Say, a: Receipt, b: Receipt, found: Difference) -> None:

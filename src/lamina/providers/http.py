@@ -37,6 +37,7 @@ _ERROR_SECONDS = 5.0
 _DRAIN_SECONDS = 0.1
 _PART = 64 * 1024
 _BUSY = (429, 503, 529)
+_NO_KEY = "no key was sent: set LAMINA_API_KEY"
 _HINTS = {
     400: "the provider does not take this request; its words say why",
     401: "check the key",
@@ -229,6 +230,8 @@ class Client:
                 retry_after=after,
             )  # fmt: skip
         hint = _HINTS.get(code, "ask again later" if code >= 500 else "its words say why")
+        if code in (401, 403) and self._key is None:
+            hint = _NO_KEY
         return RejectedError(
             f"{host} answered {code}: {shown(words, 300)}", hint=hint, code=code,
             retryable=code >= 500 or code == 408, retry_after=after,

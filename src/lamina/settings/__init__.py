@@ -205,6 +205,8 @@ def load_settings(
     if not values.get("lang"):
         spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
         values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
+    if not values.get("store"):
+        origin.pop("store", None)  # empty is as if nobody had set it
     _fill_places(values, environ)
     return Settings(**values, home=os.path.realpath(folder), environ=dict(environ), origin=origin)
 

@@ -2,6 +2,7 @@
 names its place. Which settings there are stands beside.
 """
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any, cast, get_args
@@ -24,6 +25,16 @@ def _name(value: object, where: str) -> str:
     if not _text(value, where).strip():
         raise SettingsError(f"{where} is empty", hint="name a file, or take the setting away")
     return str(value)
+
+
+def read_store(value: object, where: str) -> str:
+    """A place whose `~` is the home folder; a slip in a server's address would be the name of a file."""
+    text = _text(value, where)
+    if text.startswith(("postgres:", "postgresql:")) and "://" not in text:
+        what = f"{where} is no address: {text.partition(':')[0]}: stands there without //"  # a password may follow
+        raise SettingsError(what, hint="postgresql://user:password@host:5432/name")
+    prefix = "sqlite:///" if text.startswith("sqlite:///") else ""
+    return prefix + os.path.expanduser(text.removeprefix(prefix))
 
 
 def _user(value: object, where: str) -> str:
@@ -167,7 +178,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "reinjection_turns": _number(1),
     "instructions_turns": _number(0),
     "rules_turns": _number(0),
-    "store": _text,
+    "store": read_store,
     "user": _user,
     "workspace": _text,
     "context": _text,

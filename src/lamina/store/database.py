@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from lamina.errors import MessageError, NotFoundError, OwnerError, shown, surrogate_error
+from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, shown, surrogate_error
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -118,7 +118,7 @@ def new_id() -> str:
 
 
 def missing(what: str, name: object) -> NotFoundError:
-    return NotFoundError(f"no {what} {shown(name)}", hint="it does not exist, or it is not yours")
+    return NotFoundError(f"no {what} {shown(name)}", hint=ABSENT)
 
 
 def marks(count: int) -> str:

@@ -1,0 +1,144 @@
+"""What somebody mistypes or leaves out is said, with its name, before anything is sent or made."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.process import Lamina
+
+
+@pytest.fixture
+def slips(lamina: Lamina) -> Lamina:
+    lamina.script([{"text": "Well."}])
+    return lamina
+
+
+def test_rules_that_a_setting_names_and_that_are_not_there_are_said_wherever_people_talk(slips: Lamina) -> None:
+    typo = {"LAMINA_RULES": ".lamina/ruels.md"}
+    what = "warning: .lamina/ruels.md is not there, though a setting names it\n"
+    asked = slips.run("ask", "Hello", **typo)
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, "Well.\n", what)
+    assert slips.run("chat", given="Hello\n", **typo).stderr.startswith(what)
+    assert "设置指定的 .lamina/ruels.md 不存在" in slips.run("ask", "你好", "--lang", "zh", **typo).stderr
+    assert "! files      .lamina/ruels.md is not there, though a setting names it" in slips.run("doctor", **typo).stdout
+    assert slips.run("ask", "Hello").stderr == ""
+
+
+def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> None:
+    environ = slips.environ(LAMINA_RULES="ruels.md", LAMINA_WORKSPACE=".")
+    with subprocess.Popen(
+        [sys.executable, "-m", "lamina", "serve", "--listen", "127.0.0.1:0", "--no-open"], cwd=slips.folder, text=True,
+        env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()  # it runs
+        process.terminate()
+        _, told = process.communicate()
+    assert told.startswith("warning: ruels.md is not there, though a setting names it\n")
+
+
+READING = [
+    ("sessions",), ("sessions", "show", "last"), ("sessions", "search", "x"), ("sessions", "end", "last"), ("memory",),
+    ("memory", "search", "x"), ("memory", "profile"), ("keys",), ("skills",), ("trace", "show", "last"),
+    ("context", "Hello", "--session", "last"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_store_that_was_named_and_is_not_there_is_said_and_not_made(lamina: Lamina, command: tuple[str, ...]) -> None:
+    told = "error: there is no store at 'typo.db'\nnext: check --store or LAMINA_STORE\n"
+    assert lamina.error(*command, code=4, LAMINA_STORE="typo.db") == told
+    assert lamina.error(*command, "--store", "typo.db", code=4) == told
+    assert not list(lamina.folder.glob("*.db"))
+
+
+def test_what_has_something_to_keep_makes_the_store_that_was_named(lamina: Lamina) -> None:
+    for number, command in enumerate(
+        [("sessions", "new"), ("memory", "add", "x"), ("memory", "profile", "a", "b"), ("keys", "new", "--name", "n")]
+    ):
+        lamina(*command, "--store", f"{number}.db")
+        assert (lamina.folder / f"{number}.db").exists()
+
+
+def test_in_the_usual_place_there_is_nothing_yet_and_the_place_is_named(lamina: Lamina) -> None:
+    usual = {"LAMINA_STORE": "", "XDG_DATA_HOME": str(lamina.folder / "data")}
+    place = str(lamina.folder / "data" / "lamina" / "lamina.db")
+    for command, says in {
+        "sessions": "ann has no sessions", "memory": "nothing is remembered of ann", "keys": "ann has no keys",
+        "skills": "ann has no templates or skills",
+    }.items():  # fmt: skip
+        assert lamina(command, **usual) == f"{says} in {place}\n"
+    assert lamina("sessions", "--lang", "zh", **usual) == f"ann 没有会话（存储：{place}）\n"
+    assert lamina.json("sessions", **usual) == []
+
+
+def test_the_help_says_which_workspace_counts_by_default(lamina: Lamina) -> None:
+    def said(command: str) -> str:
+        return " ".join(lamina(command, "--help", COLUMNS="300").split())
+
+    assert "rules are in every chat; none by default" in said("serve")
+    assert "the one you are in by default" in said("telegram"), "as the bot does: see docs/telegram.md"
+
+
+@pytest.mark.parametrize("name", ["IDENTITY", "CONTEXT", "INSTRUCTIONS", "MCP"])
+def test_a_file_that_a_setting_names_and_that_is_not_there_is_said_before_a_session_is_made(
+    slips: Lamina, name: str
+) -> None:
+    gone = {f"LAMINA_{name}": "nofile.md"}
+    told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: check the path\n"
+    for done in (slips.run("ask", "Hello", **gone), slips.run("chat", given="Hello\n", **gone)):
+        assert (done.returncode, done.stderr) == (2, told)
+    assert not (slips.folder / "chats.db").exists()
+    checked = slips.run("doctor", **gone)
+    assert checked.returncode == 1
+    assert "✗ files" in checked.stdout
+    assert "nofile.md" in checked.stdout
+
+
+def test_a_file_that_the_settings_file_names_and_that_is_not_there_is_said_with_its_place(slips: Lamina) -> None:
+    (slips.folder / "lamina.toml").write_text('[cli]\nidentity = "nofile.md"\n', encoding="utf-8")
+    assert slips.error("ask", "Hello").startswith("error: lamina.toml [cli]: identity names '")
+
+
+def test_the_embedded_model_answers_for_no_other(lamina: Lamina) -> None:
+    told = lamina.error("ask", "Hello", "--model", "gpt-5")
+    assert told.startswith("error: there is no model 'gpt-5' here: the embedded one answers\nnext: set LAMINA_PROVIDER")
+    assert lamina.error("serve", "--model", "gpt-5", "--listen", "127.0.0.1:0") == told
+    assert not (lamina.folder / "chats.db").exists()
+    with lamina.terminal("chat") as terminal:
+        terminal.ready()
+        terminal.say("/model gpt-5", "there is no model 'gpt-5' here")
+        terminal.say("/model", "SmolLM2")
+
+
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (("sessions", "show", "abcd"), "lamina sessions"), (("ask", "Hi", "--session", "abcd"), "lamina sessions"),
+        (("context", "Hi", "--session", "abcd"), "lamina sessions"), (("memory", "show", "abcd"), "lamina memory"),
+        (("keys", "revoke", "abcd"), "lamina keys"), (("skills", "show", "abcd"), "lamina skills"),
+        (("store", "retry", "abcd"), "lamina store jobs"),
+        (("trace", "show", "abcd"), "lamina sessions show ID --json"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_comes_with_the_command_that_lists_what_is(
+    slips: Lamina, command: tuple[str, ...], lists: str
+) -> None:
+    slips("sessions", "new")
+    said = slips.error(*command)
+    assert said.endswith(f"next: it does not exist, or it is not yours; {lists} lists those that are there\n")
+
+
+def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamina) -> None:
+    home = {"HOME": str(lamina.folder)}
+    lamina("sessions", "new", LAMINA_STORE="~/mine.db", **home)
+    lamina("sessions", "new", "--store", "~/other.db", **home)
+    lamina("sessions", "new", "--store", "sqlite:///~/third.db", **home)
+    assert {path.name for path in lamina.folder.glob("*.db")} == {"mine.db", "other.db", "third.db"}
+    for wrong in ("postgres:/x:secret@h/y", "postgresql:x:secret@h/y"):
+        said = lamina.error("sessions", LAMINA_STORE=wrong)
+        assert said.startswith("error: LAMINA_STORE is no address: postgres")
+        assert said.endswith("without //\nnext: postgresql://user:password@host:5432/name\n"), "and no password"
+        assert lamina.error("sessions", "new", "--store", wrong).startswith("error: --store is no address: ")
+    assert not list(lamina.folder.glob("postgres*"))
