@@ -7,6 +7,7 @@ import asyncio
 import functools
 import inspect
 import os
+import signal
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # the first text drawn on a machine builds Hypothesis' Unicode tables
 )
 settings.load_profile("lamina")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # run behind `&` by a script: what is started here hears Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
