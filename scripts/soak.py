@@ -34,7 +34,7 @@ TIMES = 10
 """How many times the quick form the long one is: 1,000 kills, 1,000 clients that leave, 100,000 operations."""
 RESERVE = 120.0
 """Seconds that are kept for what begins and ends outside of the shares."""
-WEIGHTS = {"R1": 10, "R2": 1, "R9": 6, "R10": 3, "R15": 6, "R20": 6, "I1": 12, "T1": 4, "G2": 6, "G6": 6, "T7": 3}
+WEIGHTS = {"R1": 10, "R9": 6, "R10": 3, "R12": 2, "R15": 6, "R20": 6, "I1": 12, "T1": 4, "G2": 6, "G6": 6, "T7": 3}
 """How much of the time a family gets, compared with others that get 1."""
 
 
