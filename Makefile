@@ -13,7 +13,7 @@ run: .venv/run.stamp  ## set up, then chat with the embedded model; without a te
 	@if [ -t 0 ]; then $(BIN)/lamina chat; \
 	else echo "What is the capital of France?" | LAMINA_MAX_TOKENS=64 $(BIN)/lamina chat; fi
 
-test: .venv/dev.stamp .venv-litellm/litellm.stamp  ## set up, then run all tests
+test: .venv/dev.stamp .venv-litellm/litellm.stamp .venv-bench/bench.stamp  ## set up, then run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test

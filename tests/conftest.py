@@ -58,8 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST = (
-    "cli/test_chat_local.py", "faults/test_engine.py", "faults/test_gateway_hostile.py", "telegram/test_restart.py",
-    "faults/test_page.py", "faults/test_gateway_leaving.py", "faults/test_web.py", "faults/test_histories.py",
+    "test_make.py", "cli/test_chat_local.py", "faults/test_engine.py", "faults/test_gateway_hostile.py",
+    "telegram/test_restart.py", "faults/test_page.py", "faults/test_gateway_leaving.py", "faults/test_web.py",
+    "faults/test_histories.py",
 )  # fmt: skip
 """Files with a test that takes long: they come first, so that none of them is begun when all the rest is done."""
 

@@ -280,6 +280,17 @@ async def test_a_flood_is_asked_to_wait_and_leaves_the_bot_well(where: str) -> N
     assert kept >= {f"flood {n}" for n in range(20)}, "what waits stays with Telegram"
 
 
+async def test_copies_of_one_update_are_no_crowd(where: str) -> None:
+    async with bot_api() as api, bot(api, where, [[{"text": "slow"}, {"delay": 600}], [{"text": "next"}]]):
+        await api.say("one")
+        await api.until_shown("slow")
+        api.copies = 60
+        await api.push(api.update("two"), api.update("three"))
+        before = len(api.sent("getUpdates"))
+        await api.until(lambda: len(api.sent("getUpdates")) >= before + 3)
+        assert api.shown() == ["slow"], "nobody was told to send anything again"
+
+
 async def test_when_too_many_wait_the_oldest_gives_way_so_that_others_are_heard(where: str) -> None:
     people = tuple(range(20, 28))
     script = [[{"text": "slow"}, {"delay": 600}]]

@@ -3,12 +3,14 @@
 import asyncio
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
 
 from lamina.errors import InputError
 from lamina.telegram.checks import Webhook
+from lamina.telegram.switchboard import MOST_AGAIN
 from lamina.telegram.webhook import HEADER, secret_of
 from lamina.types import Key
 from tests.cli.process import Lamina
@@ -41,6 +43,29 @@ async def test_a_webhook_takes_what_telegram_sends_and_each_once(where: str) -> 
         assert session.last_seq == 2, "the 200 says that the question is stored"
         await api.until_shown("Here")
         assert len(running.provider.contexts) == 1
+
+
+async def test_commands_alone_are_a_crowd_too_at_last(where: str) -> None:
+    """A webhook brings them without Telegram's window of a hundred."""
+    hook = Webhook(ADDRESS, f"127.0.0.1:{free_port()}")
+    many = TCPConnector(limit=0)
+    async with (
+        bot_api() as api,
+        bot(api, where, hello("Here"), webhook=hook, pace=1.0),
+        ClientSession(connector=many) as client,
+    ):
+        await api.until(lambda: api.sent("setWebhook"))
+        address = f"http://{hook.listen}/hook"
+
+        async def post(update: Any) -> None:
+            async with client.post(address, json=update, headers={HEADER: SECRET}):
+                pass
+
+        posts = [asyncio.create_task(post(api.update("/new"))) for _ in range(MOST_AGAIN + 20)]
+        await api.until_shown(f"{MOST_AGAIN} of your messages are still waiting")
+        for each in posts:
+            each.cancel()
+        await asyncio.gather(*posts, return_exceptions=True)
 
 
 async def test_a_wrong_secret_a_wrong_path_and_a_wrong_body_are_refused(where: str) -> None:

@@ -29,8 +29,9 @@ from lamina.types import Ended
 MEGABYTES = 5
 """Of one picture: what every provider takes."""
 MOST_BYTES = MEGABYTES * 1024 * 1024
-MOST_WAITING = 20
-"""Messages of one scope that may wait for an answer before them."""
+MOST_WAITING, MOST_AGAIN = 20, 100
+"""Messages of one scope that may wait for an answer before them; and where none is written, as many as Telegram gives
+at once: they may have come before."""
 ALBUM = 0.7
 """Seconds in which the parts of an album come together."""
 REMINDED = 30.0
@@ -188,16 +189,16 @@ class Switchboard:
         lane.waiting.append((said, taken))
         if lane.task is None:
             lane.task = asyncio.create_task(self._run(said.scope, lane))
-        if lane.running:
-            self._thin(lane)
+        self._thin(lane)
 
     def _thin(self, lane: _Lane) -> None:
         """Refuse the newest of too many that wait for an answer, and ask their sender once to wait. What comes again
         after a restart is answered already: nothing waits for it, and it is no crowd."""
-        late = [lane.waiting.pop() for _ in range(len(lane.waiting) - MOST_WAITING)]
+        most = MOST_WAITING if lane.running else MOST_AGAIN
+        late = [lane.waiting.pop() for _ in range(len(lane.waiting) - most)]
         for said, taken in reversed(late):
             if self._first_in("wait", said.scope.person, REMINDED):
-                self._spawn(self._tell(said, "wait", count=MOST_WAITING), taken)
+                self._spawn(self._tell(said, "wait", count=most), taken)
             else:
                 taken.set_result(True)
 
