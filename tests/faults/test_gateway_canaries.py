@@ -152,6 +152,8 @@ async def crowd(
     async with running(where, provider=provider, routes=routes) as site:
         people = [User(n, await site.key(f"user{n}")) for n in range(users)]
         object.__setattr__(site, "everything", [])
+        for user in people:
+            await new_session(site, user, rng)  # so that whoever looks first has something to be seen
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(user: User, do: Do, mine: random.Random) -> None:
@@ -208,7 +210,7 @@ async def test_I1_a_planted_leak_is_found(tmp_path: Path) -> None:
     owners: list[str] = []
 
     async def leaky(app: Any, request: Request) -> Reply:
-        """The first who asked is whose sessions everybody gets."""
+        """The first who asked is whose sessions everybody gets; everybody has one before anybody asks."""
         owners.append(request.user)
         found = next(route for route in ROUTES if (route.method, route.path) == ("GET", "/api/sessions"))
         return await found.handler(app, replace(request, principal=replace(request.principal, user=owners[0])))
