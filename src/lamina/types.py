@@ -217,6 +217,10 @@ class Receipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the payload itself is left to `payload`."""
+        return {**self.summary(), "segments": [segment._asdict() for segment in self.segments]}
+
+    def summary(self) -> dict[str, Any]:
+        """The same without its segments."""
         return {
             "hash": self.hash,
             "size": self.size,
@@ -229,7 +233,6 @@ class Receipt:
             "epoch": self.epoch,
             "epoch_reason": self.epoch_reason,
             "dropped": {"count": self.dropped.count, "tokens": self.dropped.tokens},
-            "segments": [segment._asdict() for segment in self.segments],
         }
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from lamina.assembly.tokens import check_text
 from lamina.errors import MessageError, shown
 
 HISTORY_ROLES = ("user", "assistant", "tool")
+PLAIN = ("user", "assistant")
 FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 PICTURE = re.compile(r"https?://[^\s]+|data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]")
 SPEAKER = re.compile(r"[^\s<|\\/>]{1,64}")
@@ -31,6 +32,8 @@ def check_message(message: object, where: str) -> None:
             hint="an SDK's message has .model_dump(exclude_none=True)" if hasattr(message, "model_dump") else "",
         )
     role = fields.get("role")
+    if role in PLAIN and len(fields) == 2 and isinstance(fields.get("content"), str):  # nearly every message there is
+        return check_text(fields["content"], f"{where}.content")
     if role not in HISTORY_ROLES:
         hint = "system text belongs in system_prompt or in a layer" if role in ("system", "developer") else ""
         raise MessageError(

@@ -21,7 +21,7 @@ from lamina.assembly.entries import (
     user_entry,
 )
 from lamina.assembly.fences import DEFAULT_MARK
-from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix, tokens_before
+from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix
 from lamina.assembly.prompt import GROUP_OF, JOIN, group_opening, ordered
 from lamina.assembly.shares import HISTORY, Fitted, check_shares, fit_layers
 from lamina.assembly.tokens import (
@@ -99,14 +99,18 @@ def assemble(
         first = older + len(before)
         current = [as_current(history_entry(m, f"history[{first + n}]", count, owner)) for n, m in enumerate(tail)]
     spent = sum(entry.tokens for entry in current) + per_request(count)
+    costs = [message_tokens(message, count) for message in before]
+    kept_back = for_history(before, costs, shares, budget, count) if shares is not None else 0
     head, fitted = fit_head(
-        layers, tools, before, spent, shares=shares, budget=budget, count=count, owner=owner, mark=mark, lang=lang,
+        layers, tools, spent + kept_back, shares=shares, budget=budget, count=count, owner=owner, mark=mark, lang=lang,
         form=form,
     )  # fmt: skip
     fixed = head.tokens + spent
-    start, used = longest_suffix(before, budget - fixed, count, start_on)
-    kept = [_kept(before[i], f"history[{older + i}]", count, owner) for i in range(start, len(before))]
-    dropped = Dropped(older + start, tokens_before(before, start, count))
+    start, used = longest_suffix(before, budget - fixed, count, start_on, costs)
+    kept = [
+        history_entry(before[i], f"history[{older + i}]", count, owner, costs[i]) for i in range(start, len(before))
+    ]
+    dropped = Dropped(older + start, sum(costs[:start]))
     why = f"over the budget; the first {older} were not read" if older else "over the budget"
     gone = [*absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
     return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
@@ -119,22 +123,18 @@ def _since(messages: Sequence[AnyMessage], first: int, count: Count, owner: str 
     return [as_current(history_entry(m, f"history[{first + 1 + n}]", count, owner)) for n, m in enumerate(own)]
 
 
-def _kept(message: AnyMessage, source: str, count: Count, owner: str | None) -> Entry:
-    """A message of the history that was checked on its way in."""
-    return history_entry(message, source, count, owner, message_tokens(message, count))
-
-
-def _for_history(before: Sequence[AnyMessage], shares: Mapping[str, Share], budget: float, count: Count) -> float:
+def for_history(
+    before: Sequence[AnyMessage], costs: Sequence[int], shares: Mapping[str, Share], budget: float, count: Count
+) -> float:
     """What the layers leave to the history: its least share, or all of it if that is less."""
     least = shares.get(HISTORY, Share()).least * budget
-    start, used = longest_suffix(before, least, count) if least else (0, 0)
+    start, used = longest_suffix(before, least, count, costs=costs) if least else (0, 0)
     return used if not start else least
 
 
 def fit_head(
     layers: Sequence[Layer],
     tools: Sequence[AnyTool],
-    before: Sequence[AnyMessage],
     spent: float,
     *,
     shares: Mapping[str, Share] | None,
@@ -145,12 +145,11 @@ def fit_head(
     lang: Lang,
     form: Form,
 ) -> tuple[Head, list[Fitted]]:
-    """Tools and system message with what fits of the layers, and what became of each. `before` is the history that
-    they leave room for, `spent` what the current turn costs."""
+    """Tools and system message with what fits of the layers, and what became of each. `spent` is what the current turn
+    costs and what is kept back for the history."""
     fitted = [Fitted(layer) for layer in ordered(layers)]
     if shares is not None:
-        kept_back = _for_history(before, shares, budget, count)
-        room = budget - spent - kept_back - tool_tokens(tools, count)
+        room = budget - spent - tool_tokens(tools, count)
         fitted = fit_shares(fitted, budget, room, shares, count, mark, lang, form)
     sent = [one for one in fitted if one.decision != "dropped"]
     return head_of(sent, tools, count, owner, mark, lang, form), fitted

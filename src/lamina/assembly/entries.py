@@ -228,6 +228,8 @@ def _check_tool(tool: object, where: str) -> str:
 
 def own_copy(message: AnyMessage, mark: str) -> Message:
     """A checked message as lamina keeps it: its own, guarded, without fields that say nothing."""
+    if len(message) == 2 and isinstance(message["content"], str):  # role and content: nearly all
+        return cast(Message, guarded(dict(message), mark))
     kept = {name: value for name, value in message.items() if value or name == "content"}
     plain = isinstance(kept["content"], str) and "tool_calls" not in kept
     return cast(Message, guarded(kept if plain else copy.deepcopy(kept), mark))

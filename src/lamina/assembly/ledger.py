@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lamina.assembly.checks import check_message
-from lamina.assembly.context import absent, build_context, fit_head, fit_shares
+from lamina.assembly.context import absent, build_context, fit_head, fit_shares, for_history
 from lamina.assembly.entries import (
     Entry,
     Head,
@@ -381,9 +381,12 @@ class Ledger:
         turn = len(self._log) if words is not None else _last_user(self._log)
         current = (words,) if words is not None else self._current_turn(reason)
         spent = sum(entry.tokens for entry in current) + per_request(self._count)
-        before = [entry.message for entry in self._log[:turn]] if self._shares is not None else []
+        kept_back = 0.0
+        if self._shares is not None:
+            before, costs = [entry.message for entry in self._log[:turn]], [entry.tokens for entry in self._log[:turn]]
+            kept_back = for_history(before, costs, self._shares, self.budget, self._count)
         head, fitted = fit_head(
-            layers, tools, before, spent, shares=self._shares, budget=self.budget, count=self._count,
+            layers, tools, spent + kept_back, shares=self._shares, budget=self.budget, count=self._count,
             owner=self._owner, mark=self._mark, lang=self._lang, form=self._form,
         )  # fmt: skip
         fixed = head.tokens + spent

@@ -120,9 +120,11 @@ def check_history(history: object) -> Sequence[AnyMessage]:
 
 
 def longest_suffix(
-    history: Sequence[AnyMessage], room: float, count: Count, start_on: StartOn = None
-) -> tuple[int, int]:
-    """Where the longest legal suffix of `history` that costs at most `room` begins, and what it costs."""
+    history: Sequence[AnyMessage], room: float, count: Count, start_on: StartOn = None,
+    costs: Sequence[int] | None = None,
+) -> tuple[int, int]:  # fmt: skip
+    """Where the longest legal suffix of `history` that costs at most `room` begins, and what it costs. With `costs`
+    each message has been checked and counted before."""
     history = check_history(history)
     seed_count = count is estimate_message_tokens
     each = per_message(count)
@@ -133,14 +135,17 @@ def longest_suffix(
         try:
             role, content = message["role"], message["content"]
             if type(content) is str and len(message) == 2 and (role == "user" or role == "assistant") and not pending:
-                if seed_count:  # the seed's estimate written out: one call less for each message
+                if costs is not None:
+                    used += costs[index]
+                elif seed_count:  # the seed's estimate written out: one call less for each message
                     used += (len(content if content.isascii() else content.encode()) + 3) // 4
                 else:
                     used += text_tokens(content, count) + each
             else:
-                check_message(message, f"history[{index}]")
+                if costs is None:
+                    check_message(message, f"history[{index}]")
                 _match_calls(message, pending, index)
-                used += content_tokens(message, count) + each
+                used += costs[index] if costs is not None else content_tokens(message, count) + each
         except (KeyError, TypeError, UnicodeEncodeError, MessageError) as error:
             raise located(error, message, index) from None
         if used > room:

@@ -189,24 +189,14 @@ class Remembered:
         return tool_tokens(tools, self._count)
 
 
-@dataclass(frozen=True, slots=True)
 class Corrected:
     """A counter times a factor, rounded up."""
 
-    count: Count
-    factor: float
-
-    @property
-    def name(self) -> str:
-        return f"{counter_name(self.count)}×{self.factor:.3f}"
-
-    @property
-    def per_message(self) -> int:
-        return math.ceil(per_message(self.count) * self.factor)
-
-    @property
-    def per_request(self) -> int:
-        return math.ceil(per_request(self.count) * self.factor)
+    def __init__(self, count: Count, factor: float) -> None:
+        self.count, self.factor = count, factor
+        self.name = f"{counter_name(count)}×{factor:.3f}"
+        self.per_message = math.ceil(per_message(count) * factor)
+        self.per_request = math.ceil(per_request(count) * factor)
 
     def __call__(self, text: str, /) -> int:
         return math.ceil(self.count(text) * self.factor)

@@ -29,7 +29,7 @@ def pack(receipts: Sequence[Receipt]) -> tuple[dict[str, Any], dict[str, str]]:
             rows.append([*segment[:9], name])
         pairs = zip(before, rows, strict=False)
         same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(rows)))
-        whole = {**receipt.to_dict(), "same": same, "segments": rows[same:]}
+        whole = {**receipt.summary(), "same": same, "segments": rows[same:]}
         requests.append(whole)
         before = rows
     return {"form": FORM, "requests": requests}, texts

@@ -43,14 +43,14 @@ async def read_chat(
     """What may fit into `budget` tokens of the messages before a number; those up to `after` are not of interest."""
     rows: list[StoredMessage] = []
     room = max(0.0, budget) * CHARACTERS_PER_TOKEN
-    edge, size = before, 0
+    edge, size, limit = before, 0, PAGE
     while True:
-        page = await store.messages(owner, session_id, after=after, before=edge, limit=PAGE, newest=True)
+        page = await store.messages(owner, session_id, after=after, before=edge, limit=limit, newest=True)
         rows[:0] = page
         size += sum(len(row.text) + len(str(row.extra)) for row in page) + len(page) * CHARACTERS_PER_TOKEN
-        if len(page) < PAGE or page[0].seq == after + 1 or size > room:
+        if len(page) < limit or page[0].seq == after + 1 or size > room:
             break
-        edge = page[0].seq
+        edge, limit = page[0].seq, 2 * limit
     last = rows[-1].seq if rows else after
     if rows and rows[0].seq > after + 1:  # a turn that was cut in the middle is left out
         first = rows[0].turn_id

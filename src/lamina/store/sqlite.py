@@ -249,9 +249,7 @@ class SqliteDatabase:
                 limit = self._checkpoint(connection, idle=not group, limit=limit)
         finally:
             self._turn_away()
-            with contextlib.suppress(
-                sqlite3.Error
-            ):  # what stays in the WAL is durable there, and read at the next start
+            with contextlib.suppress(sqlite3.Error):  # what stays in the WAL is durable, and read at the next start
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.close()
 
@@ -313,9 +311,7 @@ class SqliteDatabase:
             for work in group:
                 work.error = StoreError(f"the store only reads: {self.trouble}", hint=RECOVERY)
         elif not self._run_together(connection, group):
-            for (
-                work
-            ) in group:  # the whole transaction is gone: give each its own, so that one does not spoil the others
+            for work in group:  # the whole transaction is gone: each gets its own, so that one does not spoil others
                 if work.error is None and not self._run_together(connection, [work]):
                     work.error = work.error or StoreError("the transaction was rolled back", hint="try again")
 
@@ -355,11 +351,14 @@ class SqliteDatabase:
         """Bring the WAL home when it has passed the limit or nothing else is to do; returns the next limit."""
         try:
             size = os.stat(f"{self.path}-wal").st_size
-            if size < limit and not (idle and size):
-                return limit
+        except FileNotFoundError:
+            return limit + WAL_SIZE
+        if size < limit and not (idle and size):
+            return limit
+        try:
             connection.execute("PRAGMA busy_timeout = 0")  # a long read must not hold up the writer
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        except (FileNotFoundError, sqlite3.Error):  # the WAL stays valid; the next checkpoint tries again
+        except sqlite3.Error:  # the WAL stays valid; the next checkpoint tries again
             return limit + WAL_SIZE
         finally:
             connection.execute(f"PRAGMA busy_timeout = {self.patience}")

@@ -31,6 +31,8 @@ COLUMNS = (
     "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "
     "error, created, finished, lease_until, begun"
 )
+WITHOUT = COLUMNS.replace("usage, receipt", "'{}', '{}'")
+"""Of a turn that is just being ended: whoever ends it knows its usage and receipt, and a receipt is large."""
 LEASE = 60.0
 LOOKED_AT = 1_000
 """Of the newest messages, for calls that wait for their results."""
@@ -188,7 +190,7 @@ def _finish(
 ) -> Steps[TurnRecord]:  # fmt: skip
     rows = yield (
         f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
-        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {WITHOUT}",
         (state, *values.values(), now, owner, turn_id),
     )
     if not rows:
@@ -314,12 +316,13 @@ class Turns:
         parts(question)
         parts(answer)
         values = {"usage": "{}", "receipt": dump(receipt or {}), "error": ""}
-        return await self._db.write(
+        turn = await self._db.write(
             owner,
             lambda: _record(
                 self._db, owner, session_id, question, answer, key, values, _named(texts or {}), jobs, now
             ),
         )  # fmt: skip
+        return turn if turn.repeated else replace(turn, receipt=receipt or {})
 
     async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None:
         """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease."""
@@ -358,12 +361,13 @@ class Turns:
         given = {"injection": injection, "runtime": runtime}
         session = {name: value for name, value in given.items() if value is not None}
         _named(texts or {})
-        return await self._db.write(
+        turn = await self._db.write(
             owner,
             lambda: _finish(
                 self._db, owner, turn_id, state, answer, values, texts or {}, session, jobs, tokens, now
             ),
         )  # fmt: skip
+        return turn if turn.repeated else replace(turn, usage=usage or {}, receipt=receipt or {})
 
     async def get(self, owner: str, turn_id: str) -> TurnRecord:
         return await self._db.read(owner, lambda: get_turn(owner, turn_id))
