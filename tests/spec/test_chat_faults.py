@@ -13,6 +13,7 @@ from lamina.errors import InputError, LeaseError, MessageError, OwnerError
 from lamina.layers.recall import Recall
 from lamina.layers.skills import read_skills
 from lamina.layers.sources import SHARED
+from lamina.providers.scripted import ScriptedProvider
 from lamina.records import NewMemory, Template, Turn
 from lamina.store.store import Store, open_store
 from lamina.types import Layer, Share
@@ -227,11 +228,24 @@ async def test_M4_a_text_that_the_embedder_refuses_is_found_by_its_words(store: 
 
 
 async def test_M5_with_memory_off_nothing_is_learnt(store: Store) -> None:
-    off = App(store, settings(memory=False))
+    on, off = app_on(store), App(store, settings(memory=False))
+    session = await on.new_session("ann")
+    await say(on, "ann", session, "I live in Zanzibar.")
+    await on.end_session("ann", session.session_id)
+    assert await off.worker.run_until_empty() == 2, "what was asked for before"
+    assert (await store.memories.list("ann"), await store.summaries.recent("ann")) == ([], [])
+
+
+async def test_M5_with_memory_off_nothing_is_even_asked_for(store: Store) -> None:
+    off = App(store, settings(memory=False), provider=ScriptedProvider([[{"text": "Well."}]], repeat=True))
     session = await off.new_session("ann")
-    await say(off, "ann", session, "I live in Zanzibar.")
+    async for _ in off.run("ann", session.session_id, "I live in Zanzibar."):
+        pass
+    await off.record("ann", session.session_id, "I live in Zanzibar.", "Well.")
+    left = await store.turns.begin("ann", session.session_id, {"role": "user", "content": "…"}, lease=-1)
+    await off.cancel("ann", left.turn_id)
     await off.end_session("ann", session.session_id)
-    assert await off.worker.run_until_empty() == 2
+    assert not any((await store.jobs.counts("ann")).values())
     assert (await store.memories.list("ann"), await store.summaries.recent("ann")) == ([], [])
 
 

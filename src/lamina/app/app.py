@@ -13,7 +13,7 @@ from lamina.app.follow import follow, followed, position_of
 from lamina.app.providers import completing, provider_of, room_in, window_of
 from lamina.app.tools import offered
 from lamina.app.trace import requests_of
-from lamina.app.worker import Worker, end_job, jobs_of_turn
+from lamina.app.worker import Worker, asked_for, end_job
 from lamina.assembly.checks import check_message
 from lamina.assembly.tokens import Remembered
 from lamina.assembly.trace import pack
@@ -147,6 +147,7 @@ class App:
             sources, store.history, settings=build, prompts=prompts, tools=tools, memories=store.memories
         )
         self._fit_window()
+        self._jobs = asked_for(settings.memory)
         self.worker = Worker(store, self.memory, learns=settings.memory)
 
     @staticmethod
@@ -170,7 +171,7 @@ class App:
                 raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
         async with offered(settings) as shipped, open_store(where, clock=clock) as opened:
             tools = shipped if tools is None else tools
-            await opened.turns.recover(everything=opened.alone, jobs=jobs_of_turn)
+            await opened.turns.recover(everything=opened.alone, jobs=asked_for(settings.memory))
             if opened.alone:
                 await opened.jobs.release()
             app = App(
@@ -209,7 +210,7 @@ class App:
             limits = Limits(settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None)
             self._engine = Engine(
                 self.builder, store.turns, store.sessions, store.history, provider=provider, limits=limits,
-                jobs=jobs_of_turn, complete=self._model, compacts=settings.compaction,
+                jobs=self._jobs, complete=self._model, compacts=settings.compaction,
                 lease=LEASE if store.alone else SHARED_LEASE, hide=self._hide,
             )  # fmt: skip
         return self._engine
@@ -259,7 +260,7 @@ class App:
             return turn
         try:  # whoever answers it finds that out at its next write, and stops
             return await self.store.turns.finish(
-                owner, turn_id, state="interrupted", error=CANCELLED, jobs=jobs_of_turn(turn)
+                owner, turn_id, state="interrupted", error=CANCELLED, jobs=self._jobs(turn)
             )
         except LeaseError:
             return await self.store.turns.get(owner, turn_id)
@@ -338,10 +339,11 @@ class App:
         return await self.store.sessions.update(owner, session_id, ended=False, injection=state or None)
 
     async def end_session(self, owner: str, session_id: str) -> Session:
-        """The session is over: it is summarised in the background."""
+        """The session is over: it is summarised in the background, unless memory is switched off."""
         session = await self.store.sessions.update(owner, session_id, ended=True)
-        job = end_job(session_id, session.last_seq)
-        await self.store.jobs.add(owner, job.kind, job.payload, key=job.key)
+        if self.settings.memory:
+            job = end_job(session_id, session.last_seq)
+            await self.store.jobs.add(owner, job.kind, job.payload, key=job.key)
         return session
 
     async def collect(self, owner: str, message_id: str, on: bool = True) -> None:
@@ -378,7 +380,7 @@ class App:
         trace, texts = pack([context.receipt]) if context else ({}, {})
         return await self.store.turns.record(
             owner, session_id, question, {"role": "assistant", "content": answer}, key=key, receipt=trace,
-            texts=texts, jobs=jobs_of_turn,
+            texts=texts, jobs=self._jobs,
         )  # fmt: skip
 
     async def context(

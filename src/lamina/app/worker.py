@@ -41,6 +41,11 @@ def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     return jobs
 
 
+def asked_for(memory: bool) -> Callable[[TurnRecord], Sequence[NewJob]]:
+    """Where memory is switched off, a turn asks for nothing."""
+    return jobs_of_turn if memory else lambda turn: ()
+
+
 def end_job(session_id: str, upto: int) -> NewJob:
     """What the end of a session asks for."""
     return summary_job(session_id, key=f"{SUMMARY}:{session_id}:end {upto}")
@@ -73,7 +78,7 @@ class Worker:
                 jobs = await self._claim(free) if free else ()
                 if time.monotonic() - looked >= PAUSE:  # also when there is always something to do
                     looked = time.monotonic()
-                    await self._store.turns.recover(jobs=jobs_of_turn)
+                    await self._store.turns.recover(jobs=asked_for(self._learns))
             except StoreError as error:
                 jobs = ()
                 self._log.warning("[Worker] %s", error)
