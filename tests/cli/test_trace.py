@@ -166,7 +166,7 @@ def test_a_corrected_counter_is_no_change_of_what_was_sent(lamina: Lamina) -> No
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("identity")] == ["·"]
 
 
-def test_last_is_a_single_request_of_the_gateway_where_there_is_no_other_turn(lamina: Lamina) -> None:
+def test_last_is_the_newest_turn_also_where_that_is_a_single_request(lamina: Lamina) -> None:
     lamina.script([{"text": "Alone."}])
 
     async def one() -> None:
@@ -181,6 +181,8 @@ def test_last_is_a_single_request_of_the_gateway_where_there_is_no_other_turn(la
     assert "@requests\n" in shown, "the whole name"
     lamina("ask", "In a session")
     assert "In a session" in lamina("trace", "show", "last")
+    asyncio.run(one())
+    assert "@requests\n" in lamina("trace", "show", "last"), "the newer of the two"
 
 
 def test_the_help_and_the_screen_name_turns_before_the_last_and_tokens_with_one_word(traced: Lamina) -> None:

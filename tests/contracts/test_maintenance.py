@@ -151,7 +151,11 @@ WRONG: list[tuple[str, str, object]] = [
     ("chat_session", "runtime", '{"compactions": [{"x": 1}]}'), ("chat_session", "runtime", '{"counted": [1]}'),
     ("chat_session", "runtime", '{"failures": {"bash": "often"}}'), ("chat_session", "runtime", '{"use": "all"}'),
     ("chat_session", "runtime", '{"telegram_open": {"turn": 5}}'), ("turn", "usage", '{"requests": [[1, 2]]}'),
-    ("turn", "usage", '{"prompt": -1}'),
+    ("turn", "usage", '{"prompt": -1}'), ("chat_session", "created", 10**400), ("outbox", "run_after", 10**400),
+    ("chat_session", "meta", '{"a": NaN}'), ("user_profile", "value", "1e999"), ("turn", "receipt", '{"requests": 5}'),
+    ("turn", "receipt", '{"form": 1, "requests": [{"segments": [[1]]}]}'),
+    ("chat_session", "runtime", '{"counted": [1e-300, 1e300]}'), ("chat_session", "runtime", '{"use": 1e300}'),
+    ("chat_session", "injection", '{"noted": 5}'),
 ]  # fmt: skip
 
 

@@ -3,7 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lamina import App, ToolRegistry, validate
 from lamina.app.trace import requests_of
@@ -250,6 +253,16 @@ async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
         assert "×" not in before.counter
         assert after.counter.endswith("×4.000")
         assert (await app.store.sessions.get("ann", session.session_id)).runtime["use"] == 0.5
+
+
+@pytest.mark.parametrize("absurd", [10**25, 10**400, -1])
+async def test_a_count_that_no_request_can_have_is_none(tmp_path: Path, absurd: int) -> None:
+    script = [[{"text": "ok"}, {"usage": [absurd, 0, 3]}]]
+    async with chat(str(tmp_path / "s.db"), script, window=4_000) as (app, session, _):
+        assert end_of(await told(app, session, "hi")).state == "complete"
+        (turn,) = await app.store.turns.list("ann", session.session_id)
+        assert turn.usage == {"prompt": 0, "cached": 0, "completion": 3, "requests": [[0, 0, 3]]}
+        assert await app.store.maintenance.verify() == []
 
 
 async def test_C5_the_profile_fills_slots_and_a_failed_turn_keeps_its_hint(where: str) -> None:

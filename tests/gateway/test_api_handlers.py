@@ -147,6 +147,17 @@ async def test_tool_calls_and_their_results_are_told(tmp_path: Path) -> None:
         assert (same["before"]["request"], same["after"]["request"], same["extends"]) == (1, 2, True)
 
 
+async def test_a_corrected_counter_is_no_change_of_a_layer(tmp_path: Path) -> None:
+    script = [[{"text": "Hello."}, {"usage": [900, 0, 1]}]]
+    async with api_on(str(tmp_path / "store.db"), script) as api:
+        session = (await api("POST", "/api/sessions", {})).json["session_id"]
+        first, second = [(await say(api, session))["turn_id"] for _ in range(2)]
+        told = (await api("GET", f"/api/turns/{first}/diff/{second}")).json
+        assert told["after"]["tokens"] > 2 * told["before"]["tokens"]
+        (identity,) = [row for row in told["layers"] if row["layer"] == "identity"]
+        assert identity["before"] == identity["after"] > 0
+
+
 async def test_the_payload_is_what_was_sent_and_the_texts_tile_it(tmp_path: Path) -> None:
     async with api_on(str(tmp_path / "store.db")) as api:
         ids = await world(api)

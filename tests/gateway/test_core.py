@@ -1,8 +1,10 @@
 """The gateway's core: routes, credentials, errors, bodies, limits, streams, counters."""
 
 import asyncio
+import io
 import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from lamina.app.app import App
 from lamina.errors import NotFoundError, StoreError
 from lamina.gateway.guard import read_json
 from lamina.gateway.http import HttpError, Reply, Request, Route
+from lamina.gateway.limits import day_of
+from lamina.gateway.log import RequestLog
 from lamina.gateway.options import Options, is_loopback, listen_place
 from lamina.gateway.replies import POLICY
 from tests.gateway.raw import reply, request, say
@@ -41,6 +45,15 @@ async def full(app: App, request: Request) -> Reply:
 async def spend(app: App, request: Request) -> Reply:
     request.spent(60, 40)
     return Reply({})
+
+
+async def squander(app: App, request: Request) -> Reply:
+    request.spent(10**25, 0)
+    return Reply({})
+
+
+async def unwritable(app: App, request: Request) -> Reply:
+    return Reply({"number": float("nan")})
 
 
 async def turn(app: App, request: Request) -> Reply:
@@ -104,6 +117,8 @@ ROUTES = (
     Route("GET", "/api/things/{thing_id}/missing", missing, "none", "read"),
     Route("POST", "/v1/messages", hello, "a thing", "chat", OBJECT, form="anthropic"),
     Route("POST", "/v1/chat/completions", spend, "spend", "chat", OBJECT, form="openai"),
+    Route("POST", "/v1/squander", squander, "spend what nobody has", "chat", OBJECT, form="openai"),
+    Route("GET", "/api/unwritable", unwritable, "a value that is no JSON", "read"),
     Route("POST", "/api/turn", turn, "a turn", "chat"),
     Route("GET", "/api/broken", broken, "a mistake", "read"),
     Route("GET", "/api/full", full, "a full disk", "read"),
@@ -127,6 +142,29 @@ async def test_a_gateway_answers_and_says_who_asks(tmp_path: Path) -> None:
         wrong = await site.ask("DELETE", "/api/hello")
         assert (wrong.status, wrong.headers["Allow"]) == (405, "GET, HEAD, POST")
         assert (await site.get("/nowhere")).status == 404
+
+
+async def test_a_reply_that_cannot_be_written_is_told_and_logged_as_what_it_is(tmp_path: Path) -> None:
+    sink = io.StringIO()
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        site.gateway.log = RequestLog("info", sink)
+        reply = await site.get("/api/unwritable")
+        assert (reply.status, reply.json["error"]["type"]) == (500, "internal")
+    (line,) = [json.loads(line) for line in sink.getvalue().splitlines() if "unwritable" in line]
+    assert (line["status"], line["error"].partition(" ")[0]) == (500, "ValueError")
+
+
+async def test_a_key_whose_use_cannot_be_written_holds_up_no_other(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=ROUTES) as site:
+        keys = {name: await site.key(name) for name in ("bo", "cy")}
+        assert (await site.post("/v1/squander", {}, key=keys["bo"])).status == 200
+        for _ in range(2):
+            assert (await site.post("/v1/chat/completions", {}, key=keys["cy"])).status == 200
+            await site.gateway.limits.flush(everything=True)
+        (key,) = await site.app.store.keys.list("cy")
+        found = await site.app.store.keys.find(key.key_id, day_of(time.time()))
+        assert found is not None
+        assert found[2] == 200
 
 
 async def test_every_reply_has_the_headers_that_keep_a_browser_honest(tmp_path: Path) -> None:

@@ -249,6 +249,33 @@ async def test_tokens_of_results_are_counted_too(tmp_path: Path, stored: bool) -
         assert counted > 4_000
 
 
+async def test_some_results_of_many_calls_are_counted_as_they_are_sent(tmp_path: Path) -> None:
+    calls = [{"call": "find", "id": f"c{n}", "arguments": {"q": "x"}} for n in (1, 2)]
+    answers = scripted([*calls, {"usage": [10, 0, 5]}], HELLO)
+    async with running(tmp_path / "s.db", provider=answers) as site, anthropic_client(site) as client:
+        session = (await site.app.new_session("ann")).session_id
+        tool: Any = {"name": "find", "description": "Finds things.", "input_schema": {"type": "object"}}
+        more: Any = {"model": "lamina", "tools": [tool], "extra_headers": {"X-Lamina-Session": session}}
+        asked: Any = [{"role": "user", "content": "Find x."}]
+        called = await client.messages.create(**more, messages=asked, max_tokens=99)
+        asked.append({"role": "assistant", "content": [part.model_dump() for part in called.content]})
+        asked.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "found"}]})
+        counted = (await client.messages.count_tokens(**more, messages=asked)).input_tokens
+        await client.messages.create(**more, messages=asked, max_tokens=99)
+        turn = (await site.app.store.turns.list("ann", session))[-1]
+        assert turn.receipt["requests"][0]["tokens"] == counted
+
+
+async def test_arguments_that_are_no_json_reach_an_anthropic_client_as_text(tmp_path: Path) -> None:
+    answers = scripted([{"call": "find", "id": "c1", "arguments": '{"x": NaN}'}])
+    async with running(tmp_path / "s.db", provider=answers) as site, anthropic_client(site) as client:
+        tool: Any = {"name": "find", "description": "Finds things.", "input_schema": {"type": "object"}}
+        asked: Any = [{"role": "user", "content": "Find x."}]
+        called = await client.messages.create(model="lamina", tools=[tool], messages=asked, max_tokens=99)
+        (use,) = [part for part in called.content if part.type == "tool_use"]
+        assert use.input == {"arguments": '{"x": NaN}'}
+
+
 async def test_a_model_may_have_slashes_in_its_name(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", provider=scripted(HELLO)) as site, openai_client(site) as client:
         with pytest.raises(openai.NotFoundError, match="no model 'meta-llama/Llama-3'"):

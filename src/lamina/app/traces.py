@@ -28,8 +28,8 @@ from lamina.store.turns import RECOVERED
 from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
-    "Call", "Difference", "Prefix", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
-    "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent",
+    "Call", "Difference", "Prefix", "asked_again", "by_layer", "called", "difference", "find_turn", "last_turn",
+    "messages_of", "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent",
 ]  # fmt: skip
 LOOKED_AT, LOOKED_BACK = 50, 3
 Call = tuple[ToolCallEvent, ToolResult | None]
@@ -48,13 +48,20 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
             )
         return found[0]
     if name == LAST:
-        for session in await store.sessions.list(owner, limit=LOOKED_AT):
-            if found := await last_turn(store, owner, session.session_id):
-                return found
-        if await store.overview.ids(owner, "session", REQUESTS) and (found := await last_turn(store, owner, REQUESTS)):
-            return found  # the gateway's requests without a session are in no list
+        if found := await _newest(store, owner):
+            return found
         raise NotFoundError("there is no turn yet", hint="say something: lamina chat")
     return await store.turns.get(owner, await whole_id(store, owner, "turn", name))
+
+
+async def _newest(store: Store, owner: str) -> TurnRecord | None:
+    """The turn that began last, in a chat or as one of the gateway's single requests, which are in no list."""
+    alone = await store.overview.ids(owner, "session", REQUESTS)
+    single = await last_turn(store, owner, REQUESTS) if alone else None
+    for session in await store.sessions.list(owner, limit=LOOKED_AT):
+        if found := await last_turn(store, owner, session.session_id):
+            return max(found, single, key=lambda turn: turn.created) if single else found
+    return single
 
 
 async def last_turn(store: Store, owner: str, session_id: str) -> TurnRecord | None:
@@ -104,11 +111,21 @@ async def prefixes_of(
 async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Receipt | None, int]:
     """The last request of the turn before, and what the provider counted for it."""
     for earlier in reversed(await store.turns.list(owner, turn.session_id, before=turn.user_seq, limit=LOOKED_BACK)):
-        counts: list[Sequence[int]] = list(earlier.usage.get("requests", ()))
+        counts: list[Sequence[int] | None] = list(earlier.usage.get("requests", ()))
         sent = await requests_of(store, owner, earlier) if counts else []
         if sent and len(sent) >= len(counts):
-            return sent[len(counts) - 1], int(counts[-1][0])
+            return sent[len(counts) - 1], int((counts[-1] or (0,))[0])
     return None, 0
+
+
+def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
+    """Tokens of each layer, before and after. A text that is in both counts in both as in the second: a counter that
+    was corrected between them is no change of what was sent."""
+    now = {(s.layer, s.hash, s.decision): s.tokens for s in b.segments}
+    before, after = dict.fromkeys(a.by_layer(), 0), {layer: tokens for layer, (tokens, _) in b.by_layer().items()}
+    for s in a.segments:
+        before[s.layer] += now.get((s.layer, s.hash, s.decision), s.tokens) if s.decision != "dropped" else 0
+    return {layer: (before.get(layer, 0), after.get(layer, 0)) for layer in (*before, *after)}
 
 
 def unsent(turn: TurnRecord) -> NotFoundError:

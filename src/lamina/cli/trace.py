@@ -14,6 +14,7 @@ from lamina.app.traces import (
     Difference,
     Prefix,
     asked_again,
+    by_layer,
     difference,
     find_turn,
     prefixes_of,
@@ -126,21 +127,11 @@ def _differ(say: Say) -> Any:
         a, b = run(read())
         found = difference(a, b)
         if as_json:
-            show_json({**{name: getattr(found, name) for name in Difference.__slots__}, "layers": _layers(a, b)})
+            show_json({**{name: getattr(found, name) for name in Difference.__slots__}, "layers": by_layer(a, b)})
         else:
             _show_difference(say, a, b, found)
 
     return diff
-
-
-def _layers(a: Receipt, b: Receipt) -> dict[str, list[int]]:
-    """Tokens of each layer, before and after. A text that is in both counts in both as in the second: a counter that
-    was corrected between them is no change of what was sent."""
-    now = {(s.layer, s.hash, s.decision): s.tokens for s in b.segments}
-    before, after = dict.fromkeys(a.by_layer(), 0), {layer: tokens for layer, (tokens, _) in b.by_layer().items()}
-    for s in a.segments:
-        before[s.layer] += now.get((s.layer, s.hash, s.decision), s.tokens) if s.decision != "dropped" else 0
-    return {layer: [before.get(layer, 0), after.get(layer, 0)] for layer in (*before, *after)}
 
 
 def _show_difference(say: Say, a: Receipt, b: Receipt, found: Difference) -> None:
@@ -159,7 +150,7 @@ def _show_difference(say: Say, a: Receipt, b: Receipt, found: Difference) -> Non
         table.add_column(
             say[f"diff.{name}" if name != "layer" else "layer"], justify="left" if name == "layer" else "right"
         )
-    for layer, (old, new) in _layers(a, b).items():
+    for layer, (old, new) in by_layer(a, b).items():
         change = Line(f"{new - old:+,}" if new != old else "·", style="yellow" if new != old else "dim")
         table.add_row(Line(layer, style=COLOURS.get(layer, "white")), f"{old:,}", f"{new:,}", change)
     shared = say["diff.shared"].format(shared=found.shared_tokens, after=found.tokens_after)

@@ -40,7 +40,9 @@ class Rows(Protocol):
     messages are collected."""
 
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]: ...
-    async def standing(self, owner: str, sessions: Sequence[str]) -> tuple[Set[str], Set[tuple[str, int]]]: ...
+    async def standing(
+        self, owner: str, *, summaries: Sequence[str], collected: Sequence[str]
+    ) -> tuple[Set[str], Set[tuple[str, int]]]: ...
 
 
 class Changes(Protocol):
@@ -81,8 +83,8 @@ async def _gone(rows: Rows, owner: str, kept: Mapping[str, Any]) -> Mapping[Key,
     places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _rows(kept) if row[1] in GONE}
     if not places:
         return {}
-    sessions = sorted({session for session, _, _ in places.values()})
-    summarised, collected = await rows.standing(owner, sessions)
+    of = {layer: sorted({place[0] for (name, _), place in places.items() if name == layer}) for layer in GONE}
+    summarised, collected = await rows.standing(owner, summaries=of["summary"], collected=of["collected"])
     there = {("summary", session) for session in summarised} | {
         ("collected", f"{session}#{seq}") for session, seq in collected
     }

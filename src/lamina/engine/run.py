@@ -37,7 +37,7 @@ from lamina.engine.compaction import (
 from lamina.engine.layout import KEY as LEDGER
 from lamina.engine.running import Running
 from lamina.engine.state import DEGRADED, Compaction, Runtime
-from lamina.engine.work import Limits, Work, ending, estimated, said_by_user, status_of, typed, usage, written
+from lamina.engine.work import Limits, Work, believed, ending, estimated, said_by_user, status_of, typed, usage, written
 from lamina.errors import (
     BrokenStreamError,
     CompactionError,
@@ -322,9 +322,10 @@ class Engine:
                     elif isinstance(event, ToolCallEvent):
                         calls.append(self._own(work, event))
                     elif isinstance(event, Usage):
-                        work.usages.append((len(work.receipts), event))
-                        work.runtime = work.runtime.counted(event, estimated(work, context), self.provider.window)
-                        work.running.emit(event)
+                        counted = believed(event)
+                        work.usages.append((len(work.receipts), counted))
+                        work.runtime = work.runtime.counted(counted, estimated(work, context), self.provider.window)
+                        work.running.emit(counted)
                     else:
                         work.done = event.reason
         finally:

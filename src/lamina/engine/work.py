@@ -26,6 +26,8 @@ CANCELLED = "cancelled"
 PIPED = "\n\n<stdin>\n"
 """What stands between the user's words and text that was piped in: from there on it is somebody else's."""
 MOST_ERROR = 2_000
+MOST_TOKENS = 10**9
+"""More than this no provider has counted for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,12 @@ def usage(work: Work, hint: str = "") -> dict[str, Any]:
     prompt, cached, completion = (sum(column) for column in zip(*(_counts(one) for _, one in work.usages), strict=True))
     each = [counted.get(number) for number in range(1, max(counted) + 1)]
     return {"prompt": prompt, "cached": cached, "completion": completion, "requests": each, **done}
+
+
+def believed(usage: Usage) -> Usage:
+    """What a provider counted; a number that no request can have is none."""
+    prompt, cached, completion = (number if 0 <= number <= MOST_TOKENS else 0 for number in _counts(usage))
+    return Usage(prompt, cached, completion)
 
 
 def _counts(usage: Usage) -> tuple[int, int, int]:

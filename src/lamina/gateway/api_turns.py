@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.follow import position_of
-from lamina.app.traces import Difference, difference, prefixes_of, requests_of, unsent
+from lamina.app.traces import Difference, by_layer, difference, prefixes_of, requests_of, unsent
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.ids import KEY_LENGTH, check_same, found, key_of
@@ -211,20 +211,14 @@ async def _diff(app: App, request: Request) -> Reply:
     one, two = before[at - 1], after[to - 1]
     told = difference(one, two)
     fields = {name: getattr(told, name) for name in Difference.__slots__}
+    layers = [{"layer": layer, "before": old, "after": new} for layer, (old, new) in by_layer(one, two).items()]
     sides = {"before": _side(a, at, one), "after": _side(b, to, two)}
-    return Reply({**sides, "same": told.byte is None, **fields, "layers": _layers(one, two)})
+    return Reply({**sides, "same": told.byte is None, **fields, "layers": layers})
 
 
 def _side(turn: TurnRecord, number: int, receipt: Receipt) -> dict[str, Any]:
     size = {"hash": receipt.hash, "size": receipt.size, "tokens": receipt.tokens}
     return {"turn_id": turn.turn_id, "request": number, **size}
-
-
-def _layers(a: Receipt, b: Receipt) -> list[dict[str, Any]]:
-    """Tokens of each layer, before and after."""
-    sent = [{layer: tokens for layer, (tokens, _) in receipt.by_layer().items()} for receipt in (a, b)]
-    names = dict.fromkeys([*sent[0], *sent[1]])
-    return [{"layer": name, "before": sent[0].get(name, 0), "after": sent[1].get(name, 0)} for name in names]
 
 
 HERE = "/api/turns/{turn_id}"

@@ -24,7 +24,7 @@ from lamina.gateway.metrics import Metrics
 from lamina.gateway.options import Options
 from lamina.gateway.own import own_routes
 from lamina.gateway.principals import Principals, Shown, shown_key
-from lamina.gateway.replies import as_json, error_reply, head, known_error
+from lamina.gateway.replies import encoded, error_reply, head, known_error
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.routing import Door, MethodError, Routes, form_of
 from lamina.gateway.sse import MEDIA
@@ -169,7 +169,7 @@ class Gateway:
         turn = ""
         try:
             try:
-                reply = await self._answer(exchange)
+                reply = encoded(await self._answer(exchange))
             except LaminaError as error:
                 reply = self._refusal(exchange, error)
             except Exception as error:
@@ -289,12 +289,10 @@ class Gateway:
         return exchange.door.route.form if exchange.door else form_of(exchange.scope["path"])
 
     async def _send(self, exchange: _Exchange, reply: Reply) -> None:
-        body, exchange.status = reply.body, reply.status
+        body, exchange.status = encoded(reply).body, reply.status
         if hasattr(body, "__aiter__"):
             await self._stream(exchange, reply, body)
             return
-        if not isinstance(body, bytes):
-            body = b"" if body is None and reply.media != "application/json" else as_json(body)
         if reply.status in (204, 304):
             body = b""
         if len(body) > LONG:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lamina.app.app import App
-from lamina.errors import LaminaError
 from lamina.gateway.http import HttpError, Principal
 from lamina.gateway.options import Options
 
@@ -127,16 +126,15 @@ class Limits:
                 for name, use in self._uses.items()
                 if use.tokens or (use.requests and (everything or now - use.since >= PATIENT))
             ]
-            await asyncio.gather(*(self._write(name, use) for name, use in due))
+            done = await asyncio.gather(*(self._write(name, use) for name, use in due), return_exceptions=True)
+            for error in done:  # none of them may hold up the others, now or later
+                if isinstance(error, BaseException):
+                    self._log.warning("[Gateway] what a key used is not written yet: %s", type(error).__name__)
 
     async def _write(self, name: str, use: _Use) -> None:
         requests, tokens = use.requests, use.tokens
         key_id = name.partition(" ")[0]
-        try:
-            stored = await self._app.store.keys.spend(use.owner, key_id, use.day, requests=requests, tokens=tokens)
-        except LaminaError as error:
-            self._log.warning("[Gateway] what a key used is not written yet: %s", type(error).__name__)
-            return
+        stored = await self._app.store.keys.spend(use.owner, key_id, use.day, requests=requests, tokens=tokens)
         use.requests -= requests
         use.tokens -= tokens
         use.stored, use.since = stored, time.monotonic()

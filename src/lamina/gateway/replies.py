@@ -41,6 +41,13 @@ def as_json(value: Any) -> bytes:
         return _safe(value).encode()
 
 
+def encoded(reply: Reply) -> Reply:
+    """Its value as bytes: what cannot be written is found while an error can still be told."""
+    if not isinstance(reply.body, bytes) and not hasattr(reply.body, "__aiter__"):
+        reply.body = b"" if reply.body is None and reply.media != "application/json" else as_json(reply.body)
+    return reply
+
+
 def head(reply: Reply, request_id: str, size: int | None) -> Headers:
     """All headers of a reply; without a size it comes in pieces."""
     headers = [*ALWAYS, (b"x-request-id", request_id.encode())]

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from lamina.app.app import App
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.replies import error_body
+from lamina.gateway.replies import as_json, error_body
 from lamina.gateway.sse import HEADERS, MEDIA, event_bytes
 from lamina.gateway.v1 import (
     Answer,
@@ -174,10 +174,13 @@ def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _input(call: ToolCallEvent) -> Any:
+    """An object that is JSON; anything else that a model wrote stays text, as it does on the way to a provider."""
     try:
-        return json.loads(call.arguments)
-    except ValueError:  # the engine passes on only objects; this is for scripts
-        return {}
+        value: Any = json.loads(call.arguments)
+        as_json(value)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}  # pyright: ignore[reportUnknownVariableType]
 
 
 def stop_of(answer: Answer) -> str:

@@ -136,11 +136,11 @@ def closed(messages: Sequence[Message]) -> list[Message]:
 
 
 def answered(messages: Sequence[Message], results: Sequence[Message]) -> list[Message]:
-    """The messages with results in place of what `closed` put behind the last calls."""
-    kept, names = list(messages), {result.get("tool_call_id") for result in results}
-    while kept and kept[-1]["role"] == "tool" and kept[-1].get("tool_call_id") in names:
-        kept.pop()
-    return [*kept, *results]
+    """The messages with results in place of what `closed` put behind the last calls for them."""
+    names = {result.get("tool_call_id") for result in results}
+    last = next((n for n in range(len(messages), 0, -1) if messages[n - 1]["role"] != "tool"), 0)
+    real = [message for message in messages[last:] if message["content"] != INTERRUPTED]
+    return closed([*messages[:last], *(m for m in real if m.get("tool_call_id") not in names), *results])
 
 
 def _interrupted(calls: dict[str, None]) -> list[Message]:

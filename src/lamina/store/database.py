@@ -94,11 +94,13 @@ def clean(text: str, where: str, most: int | None = None) -> str:
 
 def dump(value: object) -> str:
     """JSON text that both databases keep as it is, whatever characters are in it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
     try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"), default=_plain)
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
+    except ValueError as error:  # no reader of JSON knows such a number, and some refuse the whole of it
+        raise MessageError(f"{shown(value)} cannot be kept as JSON: {error}", hint="hand in finite numbers") from None
     return text
 
 

@@ -74,17 +74,33 @@ def _texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
     return found
 
 
-def _standing(owner: str, sessions: Sequence[str]) -> Steps[tuple[set[str], set[tuple[str, int]]]]:
-    summarised: set[str] = set()
-    collected: set[tuple[str, int]] = set()
+def _standing(
+    owner: str, summaries: Sequence[str], collected: Sequence[str]
+) -> Steps[tuple[set[str], set[tuple[str, int]]]]:
+    return (yield from _summarised(owner, summaries)), (yield from _collected_in(owner, collected))
+
+
+def _summarised(owner: str, sessions: Sequence[str]) -> Steps[set[str]]:
+    found: set[str] = set()
     for first in range(0, len(sessions), AT_ONCE):
         some = sessions[first : first + AT_ONCE]
         among = f"WHERE owner = ? AND session_id IN ({marks(len(some))})"
         rows = yield f"SELECT session_id FROM session_summary {among}", (owner, *some)
-        summarised |= {row[0] for row in rows}
-        rows = yield f"SELECT session_id, seq FROM conversation {among} AND is_collected = 1", (owner, *some)
-        collected |= {(row[0], row[1]) for row in rows}
-    return summarised, collected
+        found |= {row[0] for row in rows}
+    return found
+
+
+def _collected_in(owner: str, sessions: Sequence[str]) -> Steps[set[tuple[str, int]]]:
+    found: set[tuple[str, int]] = set()
+    for first in range(0, len(sessions), AT_ONCE):
+        some = sessions[first : first + AT_ONCE]
+        rows = yield (  # `|| ''` so that the index of what is collected is taken: sessions are long
+            "SELECT session_id, seq FROM conversation WHERE owner = ? AND is_collected = 1 "
+            f"AND session_id || '' IN ({marks(len(some))})",
+            (owner, *some),
+        )
+        found |= {(row[0], row[1]) for row in rows}
+    return found
 
 
 def together(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
@@ -129,9 +145,12 @@ class History:
         """The newest first; `query` is looked for in the newest thousand."""
         return await self._db.read(owner, lambda: _collected(owner, limit, query))
 
-    async def standing(self, owner: str, sessions: Sequence[str]) -> tuple[set[str], set[tuple[str, int]]]:
-        """Which of these sessions have a summary, and which of their messages, by session and number, are collected."""
-        return await self._db.read(owner, lambda: _standing(owner, sessions))
+    async def standing(
+        self, owner: str, *, summaries: Sequence[str], collected: Sequence[str]
+    ) -> tuple[set[str], set[tuple[str, int]]]:
+        """Which of the first sessions have a summary, and which messages of the second are collected, by session and
+        number."""
+        return await self._db.read(owner, lambda: _standing(owner, summaries, collected))
 
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]:
         """The texts of layers by their hashes, as receipts name them; one that is not there is left out."""

@@ -46,6 +46,8 @@ KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
 LATER: dict[str, dict[str, Any]] = {"chat_session": LATER_COLUMNS, "turn": {"begun": None}}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
+OWN = ("ledger", "steps")
+"""Of a session's runtime: what its last request was made of is this store's own to say, and steps are of one turn."""
 DERIVED = ("memory_index", "message_words")
 UNEXPORTED = {
     "api_key": "key_id, name, hash, scopes, rate, tokens, created, expires, revoked, used",
@@ -154,12 +156,11 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
 
 
 def _taken(table: str, row: Row) -> Row:
-    """A row as it is taken in: what a session's last request was made of is this store's own and no file's to say."""
+    """A row as it is taken in, without what is no file's to say."""
     at = 1 + TABLES[table].split(", ").index("runtime") if table == "chat_session" else 0
     runtime: dict[str, Any] = load(row[at]) if at else {}
-    if "ledger" not in runtime:
-        return tuple(row)
-    return (*row[:at], dump({name: value for name, value in runtime.items() if name != "ledger"}), *row[at + 1 :])
+    kept = {name: value for name, value in runtime.items() if name not in OWN}
+    return (*row[:at], dump(kept), *row[at + 1 :]) if len(kept) < len(runtime) else tuple(row)
 
 
 def _check_known(

@@ -27,9 +27,20 @@ class Shape:
 def _json(text: object) -> Any:
     """The value of a JSON text; `...` stands for a text that is none."""
     try:
-        return json.loads(text) if isinstance(text, str) else ...
+        return json.loads(text, parse_constant=_none, parse_float=_finite) if isinstance(text, str) else ...
     except (ValueError, RecursionError):
         return ...
+
+
+def _none(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _texts(value: object) -> bool:
@@ -37,7 +48,8 @@ def _texts(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    whole = isinstance(value, int) and not isinstance(value, bool) and -MOST < value < MOST
+    return whole or (isinstance(value, float) and math.isfinite(value))
 
 
 def _whole(value: object, least: int = 0) -> bool:
@@ -66,8 +78,17 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _share(value: Any) -> bool:
-    return _is_number(value) and value >= 0
+def _up_to(most: float) -> Callable[[Any], bool]:
+    return lambda value: _is_number(value) and 0 <= value <= most
+
+
+def _taught(value: Any) -> bool:
+    """What was estimated and what was reported, of whole requests: both or none, and one a measure for the other."""
+    amount = _up_to(MOST)
+    if not _list_of(value, amount, amount):
+        return False
+    estimated, reported = cast("list[float]", value)
+    return estimated == reported == 0 or (estimated >= 1 and estimated / 8 <= reported <= estimated * 8)
 
 
 def _folded(value: Any) -> bool:
@@ -87,9 +108,9 @@ def _open(value: Any) -> bool:
 
 RUNTIME: Mapping[str, Callable[[Any], bool]] = {
     "compactions": lambda value: _each(value, _folded),
-    "counted": lambda value: _list_of(value, _share, _share),
+    "counted": _taught,
     "failures": lambda value: isinstance(value, dict) and all(map(_whole, cast("dict[str, Any]", value).values())),
-    "use": lambda value: value is None or _share(value),
+    "use": lambda value: value is None or _up_to(2.0)(value),
     "telegram_starts": lambda value: _each(value, _whole),
     "telegram_listed": lambda value: _each(value, _is_text),
     "telegram_answers": lambda value: _each(value, lambda row: _list_of(row, _whole, _is_text)),
@@ -100,6 +121,56 @@ USAGE: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("prompt", "cached", "completion"), _whole),
     "requests": lambda value: _each(value, lambda row: row is None or _list_of(row, _whole, _whole, _whole)),
 }
+
+
+def _seen(value: Any) -> bool:
+    """A source of injections as it was last sent."""
+    return _fields(value, {"hash": _is_text, "turn": _whole})
+
+
+INJECTION: Mapping[str, Callable[[Any], bool]] = {
+    "turn": _whole, "level": lambda value: value in (0, 25, 50, 75), "workspace": _is_text, "model": _is_text,
+    "seen": lambda value: isinstance(value, dict) and all(map(_seen, cast("dict[str, Any]", value).values())),
+    "noted": lambda value: _each(value, lambda name: name in ("compaction", "resume")),
+}  # fmt: skip
+
+
+def _is_owner(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _row(value: Any) -> bool:
+    """A segment of a stored request: its nine fields, and the hash of its text."""
+    return _list_of(value, _is_text, _is_text, _is_text, _is_owner, _is_text, _whole, *[_is_text] * 4)
+
+
+def _request(value: Any) -> bool:
+    rows: Mapping[str, Callable[[Any], bool]] = {
+        "same": _whole, "segments": lambda found: _each(found, _row), "hash": _is_text, "size": _whole,
+        "tokens": _whole, "budget": _is_number, "counter": _is_text, "grammar": _is_text, "layout": _is_text,
+        "dropped": lambda found: _fields(found, {"count": _whole, "tokens": _whole}),
+    }  # fmt: skip
+    return _fields(value, rows)
+
+
+RECEIPT: Mapping[str, Callable[[Any], bool]] = {
+    "form": lambda value: value == 1,
+    "requests": lambda value: _each(value, _request),
+}
+
+
+def _fields(value: Any, wanted: Mapping[str, Callable[[Any], bool]]) -> bool:
+    """An object that has all of these."""
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return all(name in found and holds(found[name]) for name, holds in wanted.items())
+
+
+def _nothing_or(wanted: Mapping[str, Callable[[Any], bool]]) -> Shape:
+    def holds(value: object) -> bool:
+        found = _json(value)
+        return found == {} or _fields(found, wanted)
+
+    return Shape("an object as JSON, empty or with what lamina keeps there", holds)
 
 
 def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
@@ -149,6 +220,8 @@ PLACES = {
     ("conversation", "state"): ANSWERED,
     ("turn", "state"): ANSWERED,
     ("turn", "usage"): _with(USAGE),
+    ("turn", "receipt"): _nothing_or(RECEIPT),
+    ("chat_session", "injection"): _nothing_or(INJECTION),
     ("chat_session", "runtime"): _with(RUNTIME),
     ("chunk", "text"): JSON_TEXT,
     ("layer_text", "text"): JSON_TEXT,
