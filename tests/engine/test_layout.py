@@ -477,7 +477,7 @@ async def test_no_file_says_what_the_last_request_was_made_of(tmp_path: Path) ->
         await told(app, session, "Hello.")
         lines = [line async for line in app.store.maintenance.export()]
         assert await app.store.maintenance.import_(lines) == 0, "what is there stays there"
-        lines = [line.replace('{\\"ledger\\"', '{\\"steps\\":5,\\"ledger\\"') for line in lines]
+        lines = [line.replace('\\"ledger\\":', '\\"steps\\":5,\\"ledger\\":') for line in lines]
         assert any("steps" in line for line in lines)
         assert KEY in (await app.store.sessions.get("ann", session.session_id)).runtime
         async with open_store(str(tmp_path / "other.db")) as other:

@@ -255,7 +255,7 @@ async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
         assert (await app.store.sessions.get("ann", session.session_id)).runtime["use"] == 0.5
 
 
-@pytest.mark.parametrize("absurd", [10**25, 10**400, -1])
+@pytest.mark.parametrize("absurd", [10**25, 10**400])
 async def test_a_count_that_no_request_can_have_is_none(tmp_path: Path, absurd: int) -> None:
     script = [[{"text": "ok"}, {"usage": [absurd, 0, 3]}]]
     async with chat(str(tmp_path / "s.db"), script, window=4_000) as (app, session, _):

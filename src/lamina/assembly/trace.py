@@ -65,6 +65,6 @@ def unpack(trace: Mapping[str, Any], texts: Mapping[str, str]) -> list[Receipt]:
 
 
 def _requests(trace: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    if trace.get("form") != FORM:
+    if trace.get("form") != FORM or "requests" not in trace:
         raise MessageError(f"no trace of a request is kept here: {shown(dict(trace))}", hint="the turn was not sent")
     return trace["requests"]

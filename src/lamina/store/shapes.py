@@ -153,10 +153,7 @@ def _request(value: Any) -> bool:
     return _fields(value, rows)
 
 
-RECEIPT: Mapping[str, Callable[[Any], bool]] = {
-    "form": lambda value: value == 1,
-    "requests": lambda value: _each(value, _request),
-}
+RECEIPT: Mapping[str, Callable[[Any], bool]] = {"requests": lambda value: _each(value, _request)}
 
 
 def _fields(value: Any, wanted: Mapping[str, Callable[[Any], bool]]) -> bool:
@@ -220,7 +217,7 @@ PLACES = {
     ("conversation", "state"): ANSWERED,
     ("turn", "state"): ANSWERED,
     ("turn", "usage"): _with(USAGE),
-    ("turn", "receipt"): _nothing_or(RECEIPT),
+    ("turn", "receipt"): _with(RECEIPT),
     ("chat_session", "injection"): _nothing_or(INJECTION),
     ("chat_session", "runtime"): _with(RUNTIME),
     ("chunk", "text"): JSON_TEXT,
