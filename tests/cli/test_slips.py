@@ -41,7 +41,8 @@ def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> 
 READING = [
     ("sessions",), ("sessions", "show", "last"), ("sessions", "search", "x"), ("sessions", "end", "last"), ("memory",),
     ("memory", "search", "x"), ("memory", "profile"), ("keys",), ("skills",), ("trace", "show", "last"),
-    ("context", "Hello", "--session", "last"),
+    ("context", "Hello", "--session", "last"), ("worker", "--once"), ("ask", "Hello", "--session", "last"),
+    ("chat", "--resume", "last"),
 ]  # fmt: skip
 
 
@@ -105,7 +106,11 @@ def test_the_embedded_model_answers_for_no_other(lamina: Lamina) -> None:
     told = lamina.error("ask", "Hello", "--model", "gpt-5")
     assert told.startswith("error: there is no model 'gpt-5' here: the embedded one answers\nnext: set LAMINA_PROVIDER")
     assert lamina.error("serve", "--model", "gpt-5", "--listen", "127.0.0.1:0") == told
+    assert lamina.error("ask", "Hello", LAMINA_MODEL="gpt-5") == told, "however it is named"
+    assert lamina.error("chat", LAMINA_MODEL="gpt-5") == told
+    assert lamina.error("serve", "--listen", "127.0.0.1:0", LAMINA_MODEL="gpt-5") == told
     assert not (lamina.folder / "chats.db").exists()
+    assert "✗ provider   there is no model 'gpt-5' here" in lamina.run("doctor", LAMINA_MODEL="gpt-5").stdout
     with lamina.terminal("chat") as terminal:
         terminal.ready()
         terminal.say("/model gpt-5", "there is no model 'gpt-5' here")

@@ -214,6 +214,28 @@ async def test_one_model_is_told_of_by_its_name(tmp_path: Path) -> None:
             await one.models.retrieve("gpt-9")
 
 
+async def test_of_models_each_client_hears_errors_in_its_own_form(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "s.db", provider=scripted(HELLO)) as site,
+        anthropic_client(site) as known,
+        anthropic_client(site, "wrong") as stranger,
+        openai_client(site) as other,
+    ):
+        with pytest.raises(anthropic.NotFoundError) as refused:
+            await known.models.retrieve("gpt-9")
+        said: Any = refused.value.body
+        assert (said["type"], said["error"]["type"]) == ("error", "not_found_error")
+        assert "gpt-9" in said["error"]["message"]
+        with pytest.raises(anthropic.AuthenticationError) as refused:
+            await stranger.models.list()
+        said = refused.value.body
+        assert (said["type"], said["error"]["type"]) == ("error", "authentication_error")
+        with pytest.raises(openai.NotFoundError) as theirs:
+            await other.models.retrieve("gpt-9")
+        said = theirs.value.body
+        assert set(said) == {"message", "type", "param", "code"}, "what OpenAI's has below `error`"
+
+
 async def test_tokens_are_counted_with_all_that_would_be_sent_and_nothing_is(tmp_path: Path) -> None:
     provider = scripted(HELLO)
     async with running(tmp_path / "s.db", provider=provider) as site, anthropic_client(site) as client:

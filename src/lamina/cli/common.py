@@ -60,11 +60,18 @@ def opened(settings: Settings, *, makes: bool = False, index: bool = False) -> A
     """
     from lamina.app.app import App
     from lamina.app.commands import unindexed
+
+    if not makes:
+        check_store(settings)
+    return App.open(settings=settings if index else unindexed(settings), work=False)
+
+
+def check_store(settings: Settings) -> None:
+    """A store that somebody named must be there already."""
     from lamina.app.upkeep import must_exist
 
-    if not makes and "store" in settings.origin:
+    if "store" in settings.origin:
         must_exist(settings.store)
-    return App.open(settings=settings if index else unindexed(settings), work=False)
 
 
 def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None) -> None:
