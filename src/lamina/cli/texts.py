@@ -217,6 +217,7 @@ ZH_PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"(\w+) may take (\d+%) of the budget", lambda m: f"{m[1]} 最多占预算的 {m[2]}"),
     (r"epoch (\d+) began: (.+)", lambda m: f"第 {m[1]} 纪元开始：{reason_in('zh', m[2])}"),
     (r"replaces (\w+)", lambda m: f"替换 {m[1]}"),
+    (r"no skill named (.+) is enabled here", lambda m: f"没有启用名为 {m[1]} 的技能"),
     (r"skipped: no answer within (\d+) ms", lambda m: f"已跳过：{m[1]} 毫秒内没有结果"),
 )
 
