@@ -126,6 +126,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "rules_missing": ("{path} is not there, though a setting names it", "设置指定的 {path} 不存在"),
     "empty_rules": ("the rules file is empty: nothing is injected as rules", "规则文件为空：不会注入任何规则"),
     "colon": (": ", "："),
+    "semicolon": ("; ", "；"),
     "error": ("error", "错误"),
     "listed": ("{command} lists those that are there", "{command} 可列出已有的"),
     "next": ("next", "建议"),
