@@ -279,6 +279,50 @@ const LAYERS = {
   user: "用户",
 };
 
+// Errors that people meet most, by the sentence that the gateway says; the narrower one first. All others stay as they are.
+const ERRORS = [
+  ["{host} cannot be reached: {why}", "无法连接 {host}：{why}"],
+  ["{host} cannot be reached", "无法连接 {host}"],
+  ["{host} sent no byte within {n} seconds", "{host} 在 {n} 秒内没有任何回应"],
+  ["{host} sent nothing more for {n} seconds", "{host} 已有 {n} 秒没有继续回应"],
+  ["{host} hung up before it answered: {why}", "{host} 在回答之前断开了连接：{why}"],
+  ["the connection to {host} was cut: {why}", "与 {host} 的连接中断：{why}"],
+  ["the connection to {host} was cut", "与 {host} 的连接中断"],
+  ["{host} answered {code}: {words}", "{host} 返回 {code}：{words}"],
+  ["{host} answered {code}", "{host} 返回 {code}"],
+  ["the request has about {n} tokens, and the model takes {most}", "请求约有 {n} token，而模型最多接受 {most}"],
+  ["the turn has reached its limit of {n} steps", "本轮已达到 {n} 步的上限"],
+  ["the turn has used {n} of {most} tokens", "本轮已用 {n} token，上限为 {most}"],
+  ["this model sees no pictures", "这个模型看不到图片"],
+  ["no skill named {name} is enabled here", "这里没有启用名为 {name} 的技能"],
+  ["there is no such thing here", "这里没有这项内容"],
+  ["more than {n} requests a minute", "每分钟的请求超过 {n} 个"],
+  ["the {n} tokens of this day are used up", "今天的 {n} token 已经用完"],
+  ["the body is longer than {n} bytes", "内容超过 {n} 字节"],
+  ["this key lacks the scope {name}", "此密钥缺少权限 {name}"],
+  ["the gateway cannot do this just now", "网关暂时无法完成"],
+  ["the gateway is being ended", "网关正在关闭"],
+  ["something went wrong here", "这里出了问题"],
+  ["there is a template of this name and scenario", "已有同名同场景的模板"],
+  ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
+  ["check the key", "请检查密钥"],
+  ["check the address and the model's name; the address often ends in /v1", "请检查地址与模型名；地址通常以 /v1 结尾"],
+  ["check the id", "请检查 id"],
+  ["is it running?", "它在运行吗？"],
+  ["ask again", "请再问一次"],
+  ["ask again later", "请稍后再问"],
+  ["wait {n} seconds, then ask again", "请等待 {n} 秒后再问"],
+  ["wait a little, then ask again", "请稍等再问"],
+  ["try again in a moment", "请稍后再试"],
+  ["wait as long as Retry-After says", "请稍后再试"],
+  ["they are given anew at midnight, UTC", "UTC 零点重新计算"],
+  ["send less", "请减少内容"],
+  ["say `go on`, or LAMINA_STEPS", "请说“继续”，或调高 LAMINA_STEPS"],
+  ["shorten the message, the rules or the skills, or take a model with a larger window", "请缩短消息、规则或技能，或换用窗口更大的模型"],
+  ["say it in words, or take a model that sees", "请用文字说明，或换用能看图片的模型"],
+  ["whoever runs this gateway finds it in the log", "网关的运维者可在日志中查到"],
+];
+
 let chosen = document.documentElement.lang.startsWith("zh") ? 1 : 0;
 
 export const lang = () => (chosen ? "zh" : "en");
@@ -291,6 +335,17 @@ export function speak(name) {
 export function t(key, values = {}) {
   const text = TEXTS[key]?.[chosen] ?? key;
   return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+const plain = (text) => text.replace(/[.*+?^$()[\]\\|]/g, "\\$&");
+
+export function errorWords(text) {
+  if (!chosen || !text) return text;
+  for (const [said, chinese] of ERRORS) {
+    const found = new RegExp(`^${plain(said).replace(/\{(\w+)\}/g, "(?<$1>.+?)")}$`, "s").exec(text);
+    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);
+  }
+  return text;
 }
 
 export const known = (key) => key in TEXTS;
