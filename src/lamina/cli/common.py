@@ -115,8 +115,8 @@ def confirm(say: Say, question: str, yes: bool) -> None:
         return
     if sys.stdin is None or not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] -- a closed descriptor
         raise InputError(say["nobody"], hint=say["nobody.next"])
-    print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    with interruptible():
+    with interruptible():  # before the question: who answers it with Ctrl-C at once is heard
+        print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     if answer.strip().casefold() not in ("y", "yes", "是", "好"):
         print(say["unchanged"], file=sys.stderr)
