@@ -1,12 +1,15 @@
 """The error tree is drawn in the docstring of its module, and the drawing is complete."""
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from lamina import errors
 from lamina.errors import LaminaError, shown
 
+ROOT = Path(__file__).parents[1]
 CLASSES = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, LaminaError)]
 
 
@@ -31,3 +34,13 @@ def test_a_value_is_shown_short_and_never_fails() -> None:
     assert shown(Odd()) == "<Odd>"
     assert shown("\ud800") == "'\\ud800'"
     assert len(shown("x" * 1000)) == 80
+
+
+def test_hints_name_extras_that_exist_and_no_lamina_from_a_registry() -> None:
+    """With an extra pip adds what an installed lamina lacks; without one it would look for lamina elsewhere."""
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = set(re.findall(r"lamina\[([a-z]+)\]", source))
+    assert named <= set(project["optional-dependencies"])
+    assert {"app", "gateway", "memory"} <= named
+    assert re.findall(r"pip install [^'\n]*\blamina\b", source) == []

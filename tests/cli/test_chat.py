@@ -419,6 +419,7 @@ def test_a_store_in_use_is_a_clear_error(chat: Lamina) -> None:
 def test_bad_options_are_refused_in_two_lines(chat: Lamina) -> None:
     assert "--mode has no choice 'fast'" in chat.error("chat", "--mode", "fast", given="")
     assert "is not there" in chat.error("chat", "--workspace", "nowhere", given="")
+    chat("memory", "add", "I sing.")
     assert "there is no session yet" in chat.error("chat", "--resume", "last", given="Hello\n")
     assert "no session 'zzzz'" in chat.error("chat", "--resume", "zzzz", given="")
 

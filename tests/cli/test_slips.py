@@ -1,11 +1,18 @@
 """What somebody mistypes or leaves out is said, with its name, before anything is sent or made."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import lamina as package
+from lamina.cli import texts_errors
+from lamina.cli.texts_errors import HINTS, SENTENCES, error_in
 from tests.cli.process import Lamina
+
+SOURCES, TABLE = Path(package.__file__).parent, Path(texts_errors.__file__)
 
 
 @pytest.fixture
@@ -41,7 +48,8 @@ def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> 
 READING = [
     ("sessions",), ("sessions", "show", "last"), ("sessions", "search", "x"), ("sessions", "end", "last"), ("memory",),
     ("memory", "search", "x"), ("memory", "profile"), ("keys",), ("skills",), ("trace", "show", "last"),
-    ("context", "Hello", "--session", "last"),
+    ("context", "Hello", "--session", "last"), ("worker", "--once"), ("ask", "Hello", "--session", "last"),
+    ("chat", "--resume", "last"),
 ]  # fmt: skip
 
 
@@ -105,7 +113,11 @@ def test_the_embedded_model_answers_for_no_other(lamina: Lamina) -> None:
     told = lamina.error("ask", "Hello", "--model", "gpt-5")
     assert told.startswith("error: there is no model 'gpt-5' here: the embedded one answers\nnext: set LAMINA_PROVIDER")
     assert lamina.error("serve", "--model", "gpt-5", "--listen", "127.0.0.1:0") == told
+    assert lamina.error("ask", "Hello", LAMINA_MODEL="gpt-5") == told, "however it is named"
+    assert lamina.error("chat", LAMINA_MODEL="gpt-5") == told
+    assert lamina.error("serve", "--listen", "127.0.0.1:0", LAMINA_MODEL="gpt-5") == told
     assert not (lamina.folder / "chats.db").exists()
+    assert "✗ provider   there is no model 'gpt-5' here" in lamina.run("doctor", LAMINA_MODEL="gpt-5").stdout
     with lamina.terminal("chat") as terminal:
         terminal.ready()
         terminal.say("/model gpt-5", "there is no model 'gpt-5' here")
@@ -142,3 +154,75 @@ def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamin
         assert said.endswith("without //\nnext: postgresql://user:password@host:5432/name\n"), "and no password"
         assert lamina.error("sessions", "new", "--store", wrong).startswith("error: --store is no address: ")
     assert not list(lamina.folder.glob("postgres*"))
+
+
+SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
+    (("sessions", "--store", "typo.db"), {}, "'typo.db' 处没有存储", "请检查 --store 或 LAMINA_STORE"),
+    (("sessions", "show", "abcd"), {}, "没有会话 'abcd'", "它不存在，或者不属于您；lamina sessions 可列出已有的"),
+    (("memory", "show", "abcd"), {}, "没有记忆 'abcd'", "它不存在，或者不属于您；lamina memory 可列出已有的"),
+    (("trace", "show", "abcd"), {}, "没有轮次 'abcd'", "它不存在，或者不属于您；lamina sessions show ID --json 可"),
+    (("skills", "show", "abcd"), {}, "没有模板 'abcd'", "它不存在，或者不属于您；lamina skills 可列出已有的"),
+    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "已有：none"),
+    (("sessions", "import", "no.json"), {}, "'no.json' 不存在", "请检查路径"),
+    (("ask", "Hi"), {"LAMINA_IDENTITY": "no.md"}, "LAMINA_IDENTITY 所指的 'no.md' 不存在", "请检查路径"),
+    (("ask", "Hi", "--workspace", "no"), {}, "'no' 不存在", "请指定工作区的文件夹"),
+    (("ask", "Hi"), {"LAMINA_PROVIDER": "openai"}, "设置中没有为 openai 指定模型", "请设置 LAMINA_MODEL，或在 "),
+    (("ask", "Hi"), {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "OPENAI_API_KEY": ""},
+     "设置中没有 openai 的密钥", "请设置 OPENAI_API_KEY 或 LAMINA_API_KEY"),
+    (("ask", "Hi"), {"LAMINA_PROVIDER": "", "LAMINA_MODEL": "gpt-5"}, "这里没有模型 'gpt-5'：作答的是内置模型",
+     "请把 LAMINA_PROVIDER 设为"),
+    (("ask", "Hi"), {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "LAMINA_BASE_URL": "http://127.0.0.1:9/v1"},
+     "无法连接 127.0.0.1", "它在运行吗？"),
+    (("ask", "Hi"), {"LAMINA_SCRIPT": "denied.json"}, "the script 返回 401", "请"),
+    (("config",), {"LAMINA_BUDGET": "much"}, "LAMINA_BUDGET 须为不小于 0 的整数，而不是 'much'", "例如 8000"),
+    (("config",), {"LAMINA_MEMRY": "on"}, "没有 LAMINA_MEMRY 这一设置", "您是指 LAMINA_MEMORY 吗？"),
+    (("context", "Hi", "--budget", "much"), {}, "--budget 须为 token 数，而不是 'much'", "例如 8000"),
+    (("context", "Hi", "--mode", "loud"), {}, "没有名为 'loud' 的模式", "可选：agent"),
+    (("sessions", "new", "--mode", "loud"), {}, "--mode 没有 'loud' 这一选项", "可选：agent, plan, ask"),
+    (("memory", "search", "x"), {"LAMINA_MEMORY": "off"}, "记忆功能已关闭", "设置项 memory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "environ", "what", "hint"), SAID_IN_CHINESE)
+def test_the_commonest_slips_are_said_in_chinese_where_everything_is(
+    slips: Lamina, command: tuple[str, ...], environ: dict[str, str], what: str, hint: str
+) -> None:
+    (slips.folder / "denied.json").write_text('[[{"fault": "status", "code": 401}]]', encoding="utf-8")
+    slips("sessions", "new")
+    said = slips.run(*command, LAMINA_LANG="zh", **environ)
+    assert said.returncode
+    first, second = said.stderr.splitlines()
+    assert first.startswith(f"错误：{what}")
+    assert second.startswith(f"建议：{hint}")
+    told = slips.run(*command, LAMINA_LANG="en", **environ).stderr
+    assert not re.search("[\u4e00-\u9fff]", told), "and in English nothing changes"
+
+
+def test_a_store_in_use_is_said_in_chinese_and_so_is_what_the_doctor_finds(lamina: Lamina) -> None:
+    lamina.script([{"text": "Well."}])
+    with lamina.terminal("chat") as terminal:
+        terminal.ready()
+        said = lamina.run("sessions", "--lang", "zh").stderr
+    assert said.startswith("错误：存储 ")
+    assert " 使用\n建议：请通过该进程操作" in said
+    found = lamina.run("doctor", "--lang", "zh", LAMINA_PROVIDER="openai").stdout
+    assert "设置中没有为 openai 指定模型" in found
+
+
+def test_an_error_that_has_no_chinese_is_said_as_it_is() -> None:
+    assert error_in("zh", "the moon fell down") == "the moon fell down"
+    assert error_in("en", "check the path") == "check the path"
+
+
+PUT_TOGETHER = r"\{\w+\}|(?<=, which) |(?<=settings name no) |(?=, then ask)|(?=; for a server)"
+"""Where the code makes a sentence out of pieces."""
+
+
+def test_every_error_in_chinese_is_one_that_the_code_says() -> None:
+    """A sentence that was changed in the core would fall out of the table without a word."""
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py")) if path != TABLE)
+    source = re.sub(r'"\s*\n\s*f?"', "", source)
+    for sentence, chinese in {**SENTENCES, **HINTS}.items():
+        pieces = [piece.strip() for piece in re.split(PUT_TOGETHER, sentence)]
+        assert all(piece in source for piece in pieces), sentence
+        assert set(re.findall(r"\{\w+\}", chinese)) == set(re.findall(r"\{\w+\}", sentence)), sentence

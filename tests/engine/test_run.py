@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,30 @@ async def test_C5_the_profile_fills_slots_and_a_failed_turn_keeps_its_hint(where
         assert "You help people in Jiangcheng." in provider.contexts[-1].system
         await told(app, session, "hi", values={"city": "Lisbon"})
         assert "Lisbon" in provider.contexts[-1].system, "what the caller gives counts more"
+
+
+@pytest.mark.parametrize("layout", ["strict", "ledger"])
+@pytest.mark.parametrize("switched_off", [False, True])
+async def test_a_session_goes_on_when_its_skill_is_deleted_or_switched_off(
+    where: str, layout: str, switched_off: bool
+) -> None:
+    async with chat(where, [[{"text": "Yes."}]], layout=layout) as (app, session, provider):
+        skill = await app.store.templates.put("ann", Template("", "sums", "SKILL-TEXT", is_skill=True))
+        await app.store.sessions.update("ann", session.session_id, skill="sums")
+        assert end_of(await told(app, session, "One")).state == "complete"
+        assert "SKILL-TEXT" in provider.contexts[-1].system
+        if switched_off:
+            await app.store.templates.put("ann", replace(skill, enabled=False))
+        else:
+            await app.store.templates.delete("ann", skill.template_id)
+        events = await told(app, session, "Two")
+        assert end_of(events).state == "complete"
+        why = "no skill named 'sums' is enabled here"
+        assert [event for event in events if isinstance(event, Notice)] == [Notice("degraded", why)]
+        sent = provider.contexts[-1]
+        gone = [one for one in sent.receipt.segments if one.layer == "skill" and one.decision == "dropped"]
+        assert [(one.source, one.reason) for one in gone] == [("skill", f"left out: {why}")]
+        if layout == "ledger":
+            assert "no longer applies" in str(sent.messages[-1]["content"]), "the model is told that it is gone"
+        else:
+            assert "SKILL-TEXT" not in sent.system

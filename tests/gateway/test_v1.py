@@ -214,6 +214,28 @@ async def test_one_model_is_told_of_by_its_name(tmp_path: Path) -> None:
             await one.models.retrieve("gpt-9")
 
 
+async def test_of_models_each_client_hears_errors_in_its_own_form(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "s.db", provider=scripted(HELLO)) as site,
+        anthropic_client(site) as known,
+        anthropic_client(site, "wrong") as stranger,
+        openai_client(site) as other,
+    ):
+        with pytest.raises(anthropic.NotFoundError) as refused:
+            await known.models.retrieve("gpt-9")
+        said: Any = refused.value.body
+        assert (said["type"], said["error"]["type"]) == ("error", "not_found_error")
+        assert "gpt-9" in said["error"]["message"]
+        with pytest.raises(anthropic.AuthenticationError) as refused:
+            await stranger.models.list()
+        said = refused.value.body
+        assert (said["type"], said["error"]["type"]) == ("error", "authentication_error")
+        with pytest.raises(openai.NotFoundError) as theirs:
+            await other.models.retrieve("gpt-9")
+        said = theirs.value.body
+        assert set(said) == {"message", "type", "param", "code"}, "what OpenAI's has below `error`"
+
+
 async def test_tokens_are_counted_with_all_that_would_be_sent_and_nothing_is(tmp_path: Path) -> None:
     provider = scripted(HELLO)
     async with running(tmp_path / "s.db", provider=provider) as site, anthropic_client(site) as client:
@@ -396,7 +418,41 @@ async def test_half_an_answer_never_looks_whole(tmp_path: Path) -> None:
         while site.app.engine.busy:
             await asyncio.sleep(0.01)
         again = await site.post("/v1/chat/completions", body, headers={"Idempotency-Key": "k"})
-        assert (again.status, again.json["error"]["message"].split(" (")[0]) == (400, "cancelled")
+        said = again.json["error"]["message"]
+        assert (again.status, "did not come to its end: cancelled" in said, "with a new key" in said) == (
+            409,
+            True,
+            True,
+        )
+        streamed = await site.post("/v1/chat/completions", {**body, "stream": True}, headers={"Idempotency-Key": "k"})
+        assert streamed.status == 409, "and no stream that breaks off at once"
+
+
+async def test_R14_who_comes_again_with_the_key_while_the_turn_runs_gets_the_answer(tmp_path: Path) -> None:
+    slow = [{"text": "half "}, {"delay": 1}, {"text": "whole"}]
+    async with running(tmp_path / "s.db", provider=scripted(slow)) as site:
+        body, key = {"messages": [{"role": "user", "content": "go"}]}, {"Idempotency-Key": "k"}
+
+        async def asked(readers: int) -> "asyncio.Task[Any]":
+            task = asyncio.create_task(site.post("/v1/chat/completions", body, headers=key))
+            while sum(each.readers for each, _ in site.app.engine._tasks.values()) < readers:  # pyright: ignore[reportPrivateUsage]
+                await asyncio.sleep(0.01)
+            return task
+
+        first = await asked(1)
+        again = await asked(2)
+        first.cancel()
+        reply = await again
+        assert (reply.status, reply.json["choices"][0]["message"]["content"]) == (200, "half whole")
+
+
+async def test_a_turn_that_failed_is_a_conflict_under_its_key_and_asked_again_under_a_new_one(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", provider=scripted([{"fault": "status", "code": 401}], HELLO)) as site:
+        body = {"messages": [{"role": "user", "content": "go"}]}
+        codes = [
+            (await site.post("/v1/chat/completions", body, headers={"Idempotency-Key": key})).status for key in "aab"
+        ]
+        assert codes == [502, 409, 200]
 
 
 async def test_P3_single_requests_and_results_of_calls_are_not_asked_again_as_words(tmp_path: Path) -> None:

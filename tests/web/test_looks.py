@@ -104,6 +104,7 @@ def test_every_word_exists_in_both_languages_and_every_word_asked_for_exists(wor
     for key, words in english.items():
         assert sorted(re.findall(r"{\w+}", words)) == sorted(re.findall(r"{\w+}", chinese[key])), key
     assert [key for key in english if not re.search(r"[\u4e00-\u9fff]", english[key] + chinese[key])] == []
+    assert [key for key, words in chinese.items() if "词元" in words] == [], "the commands and the README say token"
 
 
 def test_theme_and_language_are_switched_and_remembered(world: World, look: Look) -> None:

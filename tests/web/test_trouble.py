@@ -1,12 +1,14 @@
 """The page when something goes wrong beside it, and the small things that a review found on it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Route, expect
 
+from lamina.gateway.page import FOLDER
 from tests.web.browser import Seen
 from tests.web.conftest import Look, Serve
 from tests.web.site import Site, serving
@@ -162,6 +164,43 @@ def test_the_hint_of_an_answer_that_failed_is_there_after_a_reload_where_it_is_s
     seen.page.route("**/turns?limit=1000", lambda route: route.fulfill(json={"turns": turns}))
     seen.go(f"#/s/{session}")
     expect(seen.page.locator(".answer .problem .hint")).to_have_text("is it running?")
+
+
+IN_CHINESE = {
+    "127.0.0.1 answered 401: 'no {key}' (yours)": "127.0.0.1 返回 401：'no {key}' (yours)",
+    "check the key": "请检查密钥",
+    "more than 60 requests a minute": "每分钟的请求超过 60 个",
+    "the gateway cannot do this just now": "网关暂时无法完成",
+    "no skill named 'sums' is enabled here": "这里没有启用名为 'sums' 的技能",
+    "the moon fell down": "the moon fell down",
+}
+
+
+def test_errors_are_chinese_where_the_page_is_and_others_stay_as_they_are(serve: Serve, look: Look) -> None:
+    site = serve([{"fault": "refused"}])
+    seen = look(site, locale="zh-CN")
+    seen.ask("Go")
+    box = seen.page.locator(".answer .problem")
+    expect(box).to_contain_text("无法连接 the script")
+    expect(box.locator(".hint")).to_have_text("它在运行吗？")
+    said = "async (said) => { const { errorWords } = await import('/web/texts.js'); return said.map(errorWords); }"
+    assert seen.page.evaluate(said, list(IN_CHINESE)) == list(IN_CHINESE.values())
+    english = look(site)
+    assert english.page.evaluate(said, list(IN_CHINESE)) == list(IN_CHINESE)
+
+
+def test_every_error_in_chinese_is_one_that_the_gateway_says() -> None:
+    """A sentence that was changed there would fall out of the table without a word."""
+    table = re.findall(r'^  \["(.+?)", "(.+?)"\],$', (FOLDER / "texts.js").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(table) > 30
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("*.py") if "cli" not in path.parts
+    )
+    source = re.sub(r'"\s*\n\s*f?"', "", source)
+    for sentence, chinese in table:
+        pieces = re.split(r"\{\w+\}|(?=, then ask)", sentence)
+        assert all(piece.strip() in source for piece in pieces), sentence
+        assert set(re.findall(r"\{\w+\}", chinese)) == set(re.findall(r"\{\w+\}", sentence)), sentence
 
 
 def failing(route: Route) -> None:

@@ -78,7 +78,7 @@ async def find_memory(store: Store, owner: str, name: str) -> Memory:
 
 
 async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
-    """A session whose skill is not there could not say a word: better to hear of it at once."""
+    """A slip in a skill's name is better heard of at once than in a notice on every turn."""
     if not name:
         return
     found = [t for of in (owner, SHARED) for t in await store.templates.list(of, is_skill=True, enabled=True)]

@@ -28,6 +28,7 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
         if name == "local":
             from lamina.providers.local import LocalProvider  # noqa: PLC0415 -- aiohttp is an extra
 
+            _embedded_has(settings.model)
             path = settings.model if settings.model.endswith(".gguf") else ""
             return LocalProvider(path, n_ctx=settings.window or LOCAL_WINDOW)
         if name == "scripted":
@@ -49,19 +50,24 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
 
 
 def with_model(settings: Settings, model: str | None) -> Settings:
-    """The settings with another model, as somebody asks for it. The embedded provider has its own and files beside it:
-    it would answer as if it were the one that was named."""
-    if model is None:
-        return settings
-    if settings.provider in ("", "local") and model and not model.endswith(".gguf"):
-        from lamina.providers.local import FILE  # noqa: PLC0415 -- aiohttp is an extra
+    """The settings with another model, as somebody asks for it, or with their own: one that nobody has is refused."""
+    named = settings.model if model is None else model
+    if settings.provider in ("", "local"):
+        _embedded_has(named)
+    return replace(settings, model=named)
 
-        if f"{model}.gguf" != FILE:
-            raise SettingsError(
-                f"there is no model {shown(model)} here: the embedded one answers",
-                hint="set LAMINA_PROVIDER to who has it, or name a .gguf file",
-            )
-    return replace(settings, model=model)
+
+def _embedded_has(model: str) -> None:
+    """The embedded provider has its own model and files beside it: it would answer as if it were any other."""
+    if not model or model.endswith(".gguf"):
+        return
+    from lamina.providers.local import FILE  # noqa: PLC0415 -- aiohttp is an extra
+
+    if f"{model}.gguf" != FILE:
+        raise SettingsError(
+            f"there is no model {shown(model)} here: the embedded one answers",
+            hint="set LAMINA_PROVIDER to who has it, or name a .gguf file",
+        )
 
 
 def window_of(settings: Settings, provider: Provider | None) -> int | None:

@@ -45,8 +45,15 @@ def is_known(known: Layer | None, layer: Layer) -> bool:
     return known is not None and known.trust == layer.trust and known.text in forms
 
 
+LEFT_OUT = "left out: "
+"""The reason of what is known to be gone begins so; of all else that was skipped nobody knows."""
+
+
 def was_skipped(name: str, skipped: Mapping[str, str]) -> bool:
-    return any(source.partition(":")[0] == name for source in skipped)
+    """Could nobody say what is in this layer now?"""
+    return any(
+        source.partition(":")[0] == name and not why.startswith(LEFT_OUT) for source, why in skipped.items()
+    )  # fmt: skip
 
 
 def take_in(seen: dict[Key, Layer], told: Sequence[Told]) -> None:

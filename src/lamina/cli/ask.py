@@ -8,7 +8,7 @@ import typer
 
 from lamina.app.app import App
 from lamina.cli.chat_view import Seen, TurnView
-from lamina.cli.common import Say, argument, flag, option, show_json, warn_of_rules
+from lamina.cli.common import Say, argument, check_store, flag, option, show_json, warn_of_rules
 from lamina.cli.screen import Screen
 from lamina.cli.talk import (
     begin,
@@ -43,6 +43,8 @@ def add_ask(app: typer.Typer, say: Say) -> None:
         as_json: Annotated[bool, flag(say, "ask.json", "--json")] = False,
     ) -> None:
         settings = talk_settings(user, store, model, workspace, mode)
+        if session != NEW:
+            check_store(settings)
         warn_of_rules(say, settings)
         question = _question(say, " ".join(words or ()))
         if code := run_until_told(_ask(say, settings, question, session, mode, as_json)):

@@ -16,7 +16,7 @@ from lamina.app.app import App
 from lamina.app.traces import requests_of
 from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey, over
 from lamina.cli.chat_view import TurnView
-from lamina.cli.common import SHORT, Say, option, warn_of_rules
+from lamina.cli.common import SHORT, Say, check_store, option, warn_of_rules
 from lamina.cli.screen import Screen
 from lamina.cli.talk import (
     begin,
@@ -48,6 +48,8 @@ def add_chat(app: typer.Typer, say: Say) -> None:
         store: Annotated[str | None, option(say, "store")] = None,
     ) -> None:
         settings = talk_settings(user, store, model, workspace, mode)
+        if resume:
+            check_store(settings)
         warn_of_rules(say, settings)
         work = _on_terminal if on_terminal() else _piped
         if code := run_until_told(work(say, settings, resume, mode)):

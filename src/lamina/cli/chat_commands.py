@@ -34,6 +34,7 @@ from lamina.cli.screen import Screen
 from lamina.cli.sessions import marked, session_row
 from lamina.cli.talk import MODES, begin, check_mode, take_up
 from lamina.cli.texts import visible
+from lamina.cli.texts_errors import error_in
 from lamina.cli.view import bars, cuts, files_table, proof, segments
 from lamina.errors import InputError, LaminaError, SettingsError
 from lamina.records import Session, StoredMessage, Template, TurnRecord
@@ -102,9 +103,10 @@ class Desk:
         self.show(Text(self.say[name].format(**{n: visible(str(v)) for n, v in values.items()})))
 
     def complain(self, error: LaminaError) -> None:
-        words = Text(f"✗ {visible(error.message)}", style="red")
-        if error.hint:
-            words.append(f"\n  {self.say['next']}{self.say['colon']}{visible(error.hint)}", style="default")
+        message, hint = (visible(error_in(self.say["lang"], said)) for said in (error.message, error.hint))
+        words = Text(f"✗ {message}", style="red")
+        if hint:
+            words.append(f"\n  {self.say['next']}{self.say['colon']}{hint}", style="default")
         self.show(words)
 
     async def recap(self) -> None:

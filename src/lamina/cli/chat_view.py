@@ -18,6 +18,7 @@ from lamina.cli.common import SHORT, Say, one_line
 from lamina.cli.markdown import Answer, blocks, clean, finished, tail
 from lamina.cli.screen import Screen
 from lamina.cli.texts import visible
+from lamina.cli.texts_errors import error_in
 from lamina.types import (
     Began,
     Decision,
@@ -206,7 +207,9 @@ class TurnView:
                 self._print(result_lines(self._say, call, event, full=False, width=self._screen.width), "call")
             case Notice():
                 self._flush()
-                self._print(Padding(Text(f"· {visible(event.text)}", style="yellow"), (0, 0, 0, 2)))
+                self._print(
+                    Padding(Text(f"· {visible(error_in(self._say['lang'], event.text))}", style="yellow"), (0, 0, 0, 2))
+                )
             case Ended():
                 self._end(event)
             case _:
@@ -315,9 +318,9 @@ def ending(say: Say, event: Ended, stopped: bool) -> Text:
     colour = "red" if event.state == "failed" else "yellow"
     words = Text(f"✗ {say[f'chat.ended.{event.state}']}", style=colour)
     if event.error:
-        words.append(f"{say['colon']}{visible(event.error)}")
+        words.append(f"{say['colon']}{visible(error_in(say['lang'], event.error))}")
     if event.hint:
-        words.append(f"\n  {say['next']}{say['colon']}{visible(event.hint)}", style="default")
+        words.append(f"\n  {say['next']}{say['colon']}{visible(error_in(say['lang'], event.hint))}", style="default")
     return words
 
 

@@ -60,11 +60,18 @@ def opened(settings: Settings, *, makes: bool = False, index: bool = False) -> A
     """
     from lamina.app.app import App
     from lamina.app.commands import unindexed
+
+    if not makes:
+        check_store(settings)
+    return App.open(settings=settings if index else unindexed(settings), work=False)
+
+
+def check_store(settings: Settings) -> None:
+    """A store that somebody named must be there already."""
     from lamina.app.upkeep import must_exist
 
-    if not makes and "store" in settings.origin:
+    if "store" in settings.origin:
         must_exist(settings.store)
-    return App.open(settings=settings if index else unindexed(settings), work=False)
 
 
 def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None) -> None:
@@ -108,8 +115,8 @@ def confirm(say: Say, question: str, yes: bool) -> None:
         return
     if sys.stdin is None or not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] -- a closed descriptor
         raise InputError(say["nobody"], hint=say["nobody.next"])
-    print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    with interruptible():
+    with interruptible():  # before the question: who answers it with Ctrl-C at once is heard
+        print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     if answer.strip().casefold() not in ("y", "yes", "是", "好"):
         print(say["unchanged"], file=sys.stderr)

@@ -16,6 +16,7 @@ import typer
 from lamina import __version__
 from lamina.cli.common import Say, flag, option, show_json
 from lamina.cli.texts import visible
+from lamina.cli.texts_errors import error_in
 from lamina.errors import LaminaError, StoreBusyError
 from lamina.settings import FILE, Settings, load_settings
 
@@ -100,9 +101,9 @@ def _show(say: Say, line: Line) -> None:
     grid.add_column(width=2)
     grid.add_column(width=11)
     grid.add_column(overflow="fold")
-    text = Text(visible(line.text))
+    text = Text(visible(error_in(say["lang"], line.text)))
     if line.hint:
-        text.append(f"\n→ {visible(line.hint)}", style="dim")
+        text.append(f"\n→ {visible(error_in(say['lang'], line.hint))}", style="dim")
     grid.add_row(Text(mark, style=f"bold {colour}"), Text(say[f"doctor.{line.name}"], style="bold"), text)
     console = Console(highlight=False)
     console.width = max(50, console.width)

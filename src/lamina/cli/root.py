@@ -11,8 +11,9 @@ from lamina.cli.config import add_config
 from lamina.cli.context import add_context, check_lang_option
 from lamina.cli.rules import add_rules
 from lamina.cli.texts import FAMILIES, texts, visible
+from lamina.cli.texts_errors import error_in
 from lamina.errors import ABSENT, LaminaError
-from lamina.settings import load_settings
+from lamina.settings import load_settings, spoken
 
 LISTS = {
     "memory": "lamina memory",
@@ -59,13 +60,16 @@ def _family(arguments: list[str]) -> str:
 
 def _next(say: dict[str, str], hint: str, family: str) -> str:
     """What the store says to everybody is no next step: here it is known where to look."""
-    return f"{hint}; {say['listed'].format(command=LISTS.get(family, 'lamina sessions'))}" if hint == ABSENT else hint
+    if hint != ABSENT:
+        return hint
+    listed = say["listed"].format(command=LISTS.get(family, "lamina sessions"))
+    return f"{error_in(say['lang'], hint)}{say['semicolon']}{listed}"
 
 
 def _show(say: dict[str, str], message: str, hint: str) -> None:
-    print(f"{say['error']}{say['colon']}{visible(message)}", file=sys.stderr)
+    print(f"{say['error']}{say['colon']}{visible(error_in(say['lang'], message))}", file=sys.stderr)
     if hint:
-        print(f"{say['next']}{say['colon']}{visible(hint)}", file=sys.stderr)
+        print(f"{say['next']}{say['colon']}{visible(error_in(say['lang'], hint))}", file=sys.stderr)
 
 
 def _language(arguments: list[str]) -> str:
@@ -78,7 +82,7 @@ def _language(arguments: list[str]) -> str:
     try:
         return load_settings().lang
     except LaminaError:
-        return "en"
+        return spoken()
 
 
 def _language_first(arguments: list[str]) -> list[str]:

@@ -22,6 +22,7 @@ from lamina.app.traces import requests_of
 from lamina.cli.chat_view import Seen
 from lamina.cli.common import Say, chosen, one_line, run
 from lamina.cli.texts import visible
+from lamina.cli.texts_errors import error_in
 from lamina.errors import InputError, shown
 from lamina.ports import Ask
 from lamina.records import Session, TurnRecord
@@ -153,7 +154,7 @@ async def plain_turn(say: Say, events: AsyncIterable[TurnEvent], *, quiet: bool 
                 state = say[f"chat.{event.state}"]
                 tell_error(say, "talk.called", name=event.name, state=state, seconds=f"{event.seconds:.1f}")
             case Notice():
-                print(f"· {visible(event.text)}", file=sys.stderr)
+                print(f"· {visible(error_in(say['lang'], event.text))}", file=sys.stderr)
             case _:
                 pass
     end_line()
@@ -177,7 +178,8 @@ def tell_end(say: Say, ended: Ended, stopped: bool) -> int:
     if stopped:
         tell_error(say, "chat.stopped")
         return INTERRUPTED
-    print(f"{say['error']}{say['colon']}{visible(ended.error or say[f'chat.ended.{ended.state}'])}", file=sys.stderr)
+    lang, what = say["lang"], ended.error or say[f"chat.ended.{ended.state}"]
+    print(f"{say['error']}{say['colon']}{visible(error_in(lang, what))}", file=sys.stderr)
     if ended.hint:
-        print(f"{say['next']}{say['colon']}{visible(ended.hint)}", file=sys.stderr)
+        print(f"{say['next']}{say['colon']}{visible(error_in(lang, ended.hint))}", file=sys.stderr)
     return 1

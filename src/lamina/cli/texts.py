@@ -126,6 +126,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "rules_missing": ("{path} is not there, though a setting names it", "设置指定的 {path} 不存在"),
     "empty_rules": ("the rules file is empty: nothing is injected as rules", "规则文件为空：不会注入任何规则"),
     "colon": (": ", "："),
+    "semicolon": ("; ", "；"),
     "error": ("error", "错误"),
     "listed": ("{command} lists those that are there", "{command} 可列出已有的"),
     "next": ("next", "建议"),
@@ -217,6 +218,7 @@ ZH_PATTERNS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"(\w+) may take (\d+%) of the budget", lambda m: f"{m[1]} 最多占预算的 {m[2]}"),
     (r"epoch (\d+) began: (.+)", lambda m: f"第 {m[1]} 纪元开始：{reason_in('zh', m[2])}"),
     (r"replaces (\w+)", lambda m: f"替换 {m[1]}"),
+    (r"no skill named (.+) is enabled here", lambda m: f"没有启用名为 {m[1]} 的技能"),
     (r"skipped: no answer within (\d+) ms", lambda m: f"已跳过：{m[1]} 毫秒内没有结果"),
 )
 

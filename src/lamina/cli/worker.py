@@ -12,7 +12,7 @@ import typer
 
 from lamina.app.app import App
 from lamina.app.worker import Report, Worker
-from lamina.cli.common import Say, chosen, flag, option, run, show_json
+from lamina.cli.common import Say, check_store, chosen, flag, option, run, show_json
 from lamina.records import Job
 
 ENDS = ("done", "again", "parked", "lost")
@@ -25,6 +25,7 @@ def add_worker(app: typer.Typer, say: Say) -> None:
         as_json: Annotated[bool, flag(say, "json_lines", "--json")] = False,
     ) -> None:
         settings = chosen(None, store)
+        check_store(settings)  # in an empty one it would wait for ever for jobs that are elsewhere
         counts: Counter[str] = Counter()
 
         async def work() -> None:

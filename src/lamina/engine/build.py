@@ -13,9 +13,10 @@ from lamina.assembly.entries import admit
 from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
+from lamina.assembly.told import LEFT_OUT
 from lamina.engine.layout import Changes, Past, Requests, read_past
 from lamina.engine.state import Runtime
-from lamina.errors import LaminaError, PromptError
+from lamina.errors import LaminaError, NotFoundError, PromptError
 from lamina.layers.history import Chat, answered, read_chat, without_pictures
 from lamina.layers.injection import PromptEnvelope, SystemPromptManager
 from lamina.layers.tools import ToolRegistry
@@ -67,6 +68,11 @@ class Gathered:
     envelope: PromptEnvelope | None = None
     manager: SystemPromptManager | None = None
     """Who is told that the envelope was sent."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """What the session chose and is no longer there, for people to know."""
+        return [why.removeprefix(LEFT_OUT) for why in self.skipped.values() if why.startswith(LEFT_OUT)]
 
 
 class ContextBuilder:
@@ -220,5 +226,7 @@ def turn_mark(turn: Turn) -> str:
 def _why(error: Exception, deadline: float) -> str:
     if isinstance(error, TimeoutError):
         return f"skipped: no answer within {1_000 * deadline:.0f} ms"
+    if isinstance(error, NotFoundError):
+        return f"{LEFT_OUT}{error.message}"
     what = error.message if isinstance(error, LaminaError) else type(error).__name__
     return f"skipped: {what}"

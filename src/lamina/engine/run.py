@@ -200,7 +200,10 @@ class Engine:
         async with asyncio.timeout(self.limits.seconds) as work.deadline:
             turn = work.turn
             work.requests = await self.builder.requests(turn)
-            work.gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
+            gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
+            work.gathered = gathered
+            for why in gathered.left_out:
+                work.running.emit(Notice("degraded", why))
             for _ in range(self.limits.steps):
                 context = await self._context(work)
                 calls = await self._answer(work, context)

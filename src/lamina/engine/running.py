@@ -20,18 +20,24 @@ class Running:
         self.reading: asyncio.Task[None] | None = None
         """Where it is read from a store, not run here: the task that does."""
         self.cancelled = False
+        self.readers = 0
+        """How many read it now."""
 
     async def events(self, after: int = 0) -> AsyncGenerator[TurnEvent]:
         """All events but the first `after`. A reader that leaves does not end the turn."""
         place = after
-        while True:
-            while place < len(self._events):
-                event = self._events[place]
-                place += 1
-                yield event
-                if isinstance(event, Ended):
-                    return
-            await self._news.wait()
+        self.readers += 1
+        try:
+            while True:
+                while place < len(self._events):
+                    event = self._events[place]
+                    place += 1
+                    yield event
+                    if isinstance(event, Ended):
+                        return
+                await self._news.wait()
+        finally:
+            self.readers -= 1
 
     def cancel(self) -> None:
         """End the turn as interrupted; what came is kept. A turn that is over stays as it is."""

@@ -34,6 +34,8 @@ from lamina.records import TurnRecord
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 NO_DOOR = "-"
+VERSION = b"anthropic-version"
+"""A header that Anthropic's client sends with everything."""
 LONG = 256_000
 """Bytes of a body from which it is read in a thread, and of a reply from which it is counted and sent in pieces."""
 
@@ -286,7 +288,11 @@ class Gateway:
         return error_reply(known, self._form(exchange))
 
     def _form(self, exchange: _Exchange) -> ErrorForm:
-        return exchange.door.route.form if exchange.door else form_of(exchange.scope["path"])
+        """That of the route. Anthropic's client asks for models where OpenAI's does, and says who it is."""
+        path = exchange.scope["path"]
+        form = exchange.door.route.form if exchange.door else form_of(path)
+        other = form == "openai" and not path.startswith("/v1/chat/")
+        return "anthropic" if other and any(name == VERSION for name, _ in exchange.scope["headers"]) else form
 
     async def _send(self, exchange: _Exchange, reply: Reply) -> None:
         body, exchange.status = encoded(reply).body, reply.status

@@ -180,6 +180,9 @@ def _responses(route: Route, components: Components) -> dict[str, Any]:
         events.setdefault("content", {})[MEDIA] = {"schema": schema}
     if route.streams and route.method == "GET":
         made["204"] = {"description": "there is nothing behind this position, and there never will be"}
-    error = {"content": {"application/json": {"schema": components.put(ERRORS[route.form])}}}
+    forms: list[Any] = [components.put(ERRORS[route.form])]
+    if route.path.startswith("/v1/models"):  # both clients ask here
+        forms.append(components.put(ERRORS["anthropic"]))
+    error = {"content": {"application/json": {"schema": forms[0] if len(forms) == 1 else {"anyOf": forms}}}}
     made |= {str(status): {"description": SAYS[status], **error} for status in statuses(route)}
     return made

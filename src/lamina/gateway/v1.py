@@ -15,7 +15,7 @@ from lamina.app.app import CANCELLED, App, Running
 from lamina.gateway.http import HttpError, Request, not_found
 from lamina.gateway.ids import check_same, is_id, key_of
 from lamina.gateway.sse import PING, with_pings
-from lamina.records import REQUESTS, Given
+from lamina.records import REQUESTS, Given, TurnRecord
 from lamina.types import Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 SESSION, ON_LEAVE = "x-lamina-session", "x-lamina-on-leave"
@@ -101,8 +101,18 @@ async def begun(app: App, request: Request, asked: Asked) -> Running:
     session_id, user, given = taken_apart(request, asked)
     running = await app.start(request.user, session_id, user, key=key_of(request.headers), given=given)
     await check_same(app, request, running.turn, given.results[0]["content"] if given.results else user)
+    _check_whole(running.turn)
     request.watch(running)
     return running
+
+
+def _check_whole(turn: TurnRecord) -> None:
+    """What was given up or broke off under a key stays so: asked for again it is no answer, and only a new key asks the
+    model once more."""
+    if turn.repeated and turn.state in ("interrupted", "failed"):
+        what = f"the answer to this Idempotency-Key did not come to its end: {turn.error or turn.state}"
+        hint = f"send the request again with a new key; what came is at GET /api/turns/{turn.turn_id}"
+        raise HttpError(409, what, hint=hint, kind="conflict")
 
 
 async def counted(app: App, request: Request, asked: Asked) -> int:
@@ -186,7 +196,8 @@ async def whole(request: Request, running: Running, gives_up: bool, answer: Answ
 
 async def _leave(request: Request, running: Running) -> None:
     await request.gone()
-    running.cancel()
+    if running.readers <= 1:  # the same request may have come again meanwhile, and wait for the same turn
+        running.cancel()
 
 
 async def streamed(
@@ -202,5 +213,5 @@ async def streamed(
                 if piece:
                     yield piece
     finally:
-        if not over and gives_up:
+        if not over and gives_up and not running.readers:
             running.cancel()

@@ -314,9 +314,8 @@ class InstructionFiles:
         workspace, path = self._instructions
         found = reading.file("instructions", workspace, path)
         if self._shipped:
-            hint = (
-                "reinstall lamina (pip install --force-reinstall lamina), or name a file in the setting `instructions`"
-            )
+            again = "pip install --force-reinstall --no-deps, and the wheel or in a clone `.`"
+            hint = f"install lamina again ({again}), or name a file in the setting `instructions`"
         else:
             hint = "write it again, or take the setting `instructions` away to use the shipped ones"
         if isinstance(found, Missing):

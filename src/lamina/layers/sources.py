@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LaminaError, LayerError, shown
+from lamina.errors import LaminaError, LayerError, NotFoundError, shown
 from lamina.layers.memory import MemoryService, collected_layers, memory_layers, summary_layers
 from lamina.layers.templates import Missing, scenario_layers, supports
 from lamina.ports import HistoryRows, ProfileRows, Source, TemplateRows
@@ -54,7 +54,7 @@ class ScenarioSource:
         own, known = await self._enabled(turn.owner), await self._profile.get(turn.owner)
         mine = {(t.is_skill, t.name, t.scenario) for t in own}
         others = [t for t in await self._enabled(SHARED) if (t.is_skill, t.name, t.scenario) not in mine]
-        chosen_is_own = any(t.is_skill and t.name == session.skill for t in own)
+        chosen_is_own = any(t.is_skill and t.name == session.skill and supports(t, session.app) for t in own)
         found: list[tuple[bool, Layer]] = []
         for templates, owner in ((own, turn.owner), (others, None)):
             exact = any(
@@ -81,6 +81,26 @@ class ScenarioSource:
                 f"{shown(owner)} has {len(found):,} enabled templates", hint=f"disable some: at most {MAX_TEMPLATES:,}"
             )
         return found
+
+
+class ChosenSource:
+    """The skill that a session chose: its text comes with the others. One that was deleted or switched off since then
+    stops no turn, as its owner wanted it so; the receipt says that it is not there."""
+
+    name, optional = "skill", True
+
+    def __init__(self, templates: TemplateRows) -> None:
+        self._templates = templates
+
+    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
+        chosen, app = turn.session.skill, turn.session.app
+        for owner in (turn.owner, SHARED) if chosen else ():
+            found = await self._templates.list(owner, enabled=True)
+            if any(t.is_skill and t.name == chosen and supports(t, app) for t in found):
+                return ()
+        if chosen:
+            raise NotFoundError(f"no skill named {shown(chosen)} is enabled here")
+        return ()
 
 
 class SessionSource:
@@ -158,6 +178,7 @@ def chat_sources(
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""
     return [
         ScenarioSource(templates, profile, missing=missing),
+        ChosenSource(templates),
         SessionSource(profile),
         MemorySource(services, history, top_n=memories),
         CollectedSource(history, limit=collected),

@@ -73,9 +73,6 @@ def scenario_layers(
             text = f"## {skill.name}\n\n{_filled(skill, given, missing)}"
             title = f"- **{skill.name}**"
             layers.append(Layer("skill", text, _source(skill), owner, _trust(skill, trust), short=line, title=title))
-    if chosen and not any(t.is_skill and t.name == chosen and supports(t, app) for t in found):
-        known = [t.name for t in found if t.is_skill and supports(t, app)]
-        raise LayerError(f"no skill named {shown(chosen)} is enabled here", hint=f"known: {', '.join(known) or 'none'}")
     return layers
 
 

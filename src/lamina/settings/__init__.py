@@ -203,12 +203,18 @@ def load_settings(
                 hint="a file may lower it; the variable LAMINA_MAX_RULE_BYTES raises it",
             )
     if not values.get("lang"):
-        spoken = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
-        values["lang"] = "zh" if spoken.lower().startswith("zh") else "en"
+        values["lang"] = spoken(environ)
     if not values.get("store"):
         origin.pop("store", None)  # empty is as if nobody had set it
     _fill_places(values, environ)
     return Settings(**values, home=os.path.realpath(folder), environ=dict(environ), origin=origin)
+
+
+def spoken(environ: Mapping[str, str] | None = None) -> str:
+    """The language that the environment asks for, also where the settings cannot be read: somebody is to hear why."""
+    environ = os.environ if environ is None else environ
+    asked = (environ.get(name) for name in ("LAMINA_LANG", "LC_ALL", "LC_MESSAGES", "LANG"))
+    return "zh" if next(filter(None, asked), "").lower().startswith("zh") else "en"
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:

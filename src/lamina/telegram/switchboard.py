@@ -131,7 +131,7 @@ class Switchboard:
         late: set[str] = set()
         for person in self.app.settings.telegram_allow:
             owner = self.owner(person)
-            async for session, place, turn_id, lang in self._threads.unfinished(owner, self.me.id):
+            async for place, turn_id, lang in self._threads.unfinished(owner, self.me.id):
                 turn = await self.app.store.turns.get(owner, turn_id)
                 if only is not None and turn_id not in only:
                     continue
@@ -141,7 +141,7 @@ class Switchboard:
                 message = await self.app.store.history.get(owner, turn.answer_message_id)
                 words = final(message.text, Ended(turn.state, turn.error), lang, "interrupted")
                 numbers = [await self.line.say(place, piece) for piece in pieces(words)]
-                await self._threads.delivered(owner, session.session_id, turn.answer_message_id, numbers)
+                await self._threads.delivered(turn, numbers)
         return late
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ class Switchboard:
             key = f"telegram:{self.me.id}:{name}"
             running = await self.app.start(owner, session.session_id, content, key=key)
             turn = running.turn
-            if turn.repeated and await self._threads.was_delivered(owner, turn.session_id, turn.answer_message_id):
+            if turn.repeated and await self._threads.was_delivered(turn):
                 return
             await self._threads.opened(owner, turn.session_id, turn.turn_id, first.scope, first.place, first.lang)
         except LaminaError as error:
@@ -247,7 +247,7 @@ class Switchboard:
             numbers = await follow(self.line, first.place, running, first.lang, self.closing)
         finally:
             lane.running = None
-        await self._threads.delivered(owner, turn.session_id, turn.answer_message_id, numbers)
+        await self._threads.delivered(turn, numbers)
 
     async def _content(self, parts: Sequence[Said]) -> str | list[Mapping[str, Any]] | None:
         """Words alone as text; with pictures a list, the words first. None where there is nothing to ask, said so."""

@@ -10,11 +10,12 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.errors import NotFoundError
-from lamina.records import Session
+from lamina.records import Session, TurnRecord
 from lamina.telegram.line import Place
 from lamina.telegram.reading import Said, Scope
 
 STARTS, LISTED, OPEN, ANSWERS = "telegram_starts", "telegram_listed", "telegram_open", "telegram_answers"
+UP_TO = "telegram_up_to"
 """Names in a session's `runtime`, which no model sees. Each has one writer, so that none undoes another."""
 MOST_STARTS, MOST_ANSWERS, LOOKED_AT = 500, 200, 50
 TITLE = 60
@@ -58,23 +59,29 @@ class Threads:
                 "reply_to": place.reply_to, "lang": lang}  # fmt: skip
         await self._app.store.sessions.update(owner, session, runtime={OPEN: note})
 
-    async def delivered(self, owner: str, session: str, answer_id: str, numbers: Sequence[int]) -> None:
-        found = await self._app.store.sessions.get(owner, session)
-        answers = [*self._answers(found), *([number, answer_id] for number in numbers)]
-        await self._app.store.sessions.update(
-            owner, session, runtime={ANSWERS: answers[-MOST_ANSWERS:], OPEN: None}
-        )  # fmt: skip
+    async def delivered(self, turn: TurnRecord, numbers: Sequence[int]) -> None:
+        """The newest answers are listed; of those that leave the list the place of the last one is kept, and all up to
+        there count as delivered."""
+        found = await self._app.store.sessions.get(turn.owner, turn.session_id)
+        new = ((number, turn.answer_message_id, turn.user_seq) for number in numbers)
+        answers = [*self._answers(found), *new]
+        left, kept = answers[:-MOST_ANSWERS], answers[-MOST_ANSWERS:]
+        up_to = max(found.runtime.get(UP_TO) or 0, *(place for _, _, place in left), 0)
+        known = {ANSWERS: [list(one) for one in kept], UP_TO: up_to or None, OPEN: None}
+        await self._app.store.sessions.update(turn.owner, turn.session_id, runtime=known)
 
-    async def was_delivered(self, owner: str, session: str, answer_id: str) -> bool:
-        found = await self._app.store.sessions.get(owner, session)
-        return any(answer == answer_id for _, answer in self._answers(found))
+    async def was_delivered(self, turn: TurnRecord) -> bool:
+        found = await self._app.store.sessions.get(turn.owner, turn.session_id)
+        if turn.user_seq <= (found.runtime.get(UP_TO) or 0):
+            return True
+        return any(answer == turn.answer_message_id for _, answer, _ in self._answers(found))
 
     async def answer_of(self, owner: str, said: Said) -> str:
         """The id of the answer that was delivered as the message that is replied to; empty where nobody knows."""
         starts = self._starts(await self._found(owner, session_id(said.scope)))
         for start in [*sorted(starts, reverse=True)[:LOOKED_AT], 0]:
             session = await self._found(owner, session_id(said.scope, start))
-            for number, answer in self._answers(session):
+            for number, answer, _ in self._answers(session):
                 if number == said.reply_to:
                     return answer
         return ""
@@ -87,13 +94,13 @@ class Threads:
         await self._app.store.sessions.update(owner, root.session_id, runtime={LISTED: list(ids)})
         return ids
 
-    async def unfinished(self, owner: str, bot: int) -> AsyncIterator[tuple[Session, Place, str, str]]:
-        """Answers of this bot that were on their way when it ended: session, place, turn and language."""
+    async def unfinished(self, owner: str, bot: int) -> AsyncIterator[tuple[Place, str, str]]:
+        """Answers of this bot that were on their way when it ended: place, turn and language."""
         for session in await self._app.store.sessions.list(owner, limit=LOOKED_AT):
             note: dict[str, Any] = session.runtime.get(OPEN) or {}
             if note.get("bot") == bot:
                 place = Place(note["chat"], note["topic"], note["group"], note["reply_to"])
-                yield session, place, note["turn"], note["lang"]
+                yield place, note["turn"], note["lang"]
 
     async def _found(self, owner: str, name: str) -> Session | None:
         try:
@@ -114,5 +121,7 @@ class Threads:
         return list(root.runtime.get(STARTS) or ()) if root else []
 
     @staticmethod
-    def _answers(session: Session | None) -> list[tuple[int, str]]:
-        return [(int(number), str(answer)) for number, answer in session.runtime.get(ANSWERS) or ()] if session else []
+    def _answers(session: Session | None) -> list[tuple[int, str, int]]:
+        """Each with the number of its message and the place of its question, 0 where an older lamina kept none."""
+        rows: list[Any] = list(session.runtime.get(ANSWERS) or ()) if session else []
+        return [(int(number), str(answer), int(place[0]) if place else 0) for number, answer, *place in rows]

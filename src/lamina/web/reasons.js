@@ -56,6 +56,7 @@ const PATTERNS = [
   [/^(words|meaning|day|echo) (\d\.\d\d)$/, (_, name, share) => `${WORDS[name]} ${share}`],
   [/^(short form|title only|left out): (.+)$/, (_, name, why) => `${WORDS[name]}：${worded(why)}`],
   [/^(\w+) may take (\d+%) of the budget$/, (_, layer, share) => `${layer} 最多占预算的 ${share}`],
+  [/^no skill named (.+) is enabled here$/, (_, name) => `没有启用名为 ${name} 的技能`],
   [/^skipped: no answer within (\d+) ms$/, (_, n) => `已跳过：${n} 毫秒内没有结果`],
   [/^cut to (\d+%) of the budget$/, (_, share) => `已删减到预算的 ${share}`],
   [/^over the budget; the first (\d+) were not read$/, (_, n) => `超出预算；最早的 ${n} 条没有读取`],

@@ -103,7 +103,7 @@ const TEXTS = {
   inTokens: ["{n} in", "输入 {n}"],
   cachedTokens: ["{n} cached", "缓存 {n}"],
   outTokens: ["{n} out", "输出 {n}"],
-  usage: ["Tokens: {prompt} in, {cached} of them cached, {completion} out", "词元：输入 {prompt}，其中缓存 {cached}，输出 {completion}"],
+  usage: ["Tokens: {prompt} in, {cached} of them cached, {completion} out", "token：输入 {prompt}，其中缓存 {cached}，输出 {completion}"],
   call: ["Tool", "工具"],
   callRuns: ["running", "运行中"],
   calldone: ["done", "完成"],
@@ -196,19 +196,19 @@ const TEXTS = {
   requestsWhat: ["Tools were used: each step is a request of its own.", "使用了工具：每一步都是一次单独的请求。"],
   tabLayers: ["Layers", "分层"],
   tabRaw: ["Raw bytes", "原始字节"],
-  tokens: ["Tokens", "词元"],
+  tokens: ["Tokens", "token 数"],
   budgetOf: ["of {n}", "预算 {n}"],
   overBudget: ["over budget", "超出预算"],
   grammar: ["Grammar", "格式"],
   layout: ["Layout", "布局"],
   epoch: ["Epoch", "纪元"],
   prefix: ["Predicted prefix", "预计前缀"],
-  prefixCached: ["tokens; {n} cached", "词元；缓存 {n}"],
+  prefixCached: ["tokens; {n} cached", "token；缓存 {n}"],
   counter: ["Counter", "计数器"],
   leftOut: ["Left out", "未发送"],
-  leftOutWhat: ["{n} messages, {tokens} tokens", "{n} 条消息，{tokens} 词元"],
+  leftOutWhat: ["{n} messages, {tokens} tokens", "{n} 条消息，{tokens} token"],
   nothingLeftOut: ["nothing", "无"],
-  perLayer: ["Tokens per layer", "各层词元"],
+  perLayer: ["Tokens per layer", "各层 token"],
   segments: ["Segments", "片段"],
   segmentsWhat: ["Point at a row or move to it with the keyboard: its bytes are marked, and the other way round.", "指向或用键盘移到某一行，对应的字节会被标出，反之亦然。"],
   payload: ["Payload", "请求内容"],
@@ -234,13 +234,13 @@ const TEXTS = {
   comparePrevious: ["Compare with the turn before", "与上一轮比较"],
   noTurns: ["No turn to look at yet", "还没有可查看的轮次"],
   noTurnsWhat: ["Ask something in this session; then every request can be looked at here.", "先在会话中提问，之后每个请求都能在这里查看。"],
-  chartTitle: ["Prompt tokens and cached share over the session", "会话中的输入词元与缓存占比"],
-  chartTurn: ["Turn {n}: {prompt} prompt tokens, {share} cached", "第 {n} 轮：输入 {prompt} 词元，缓存 {share}"],
-  chartNone: ["Turn {n}: no tokens were counted", "第 {n} 轮：没有词元统计"],
+  chartTitle: ["Prompt tokens and cached share over the session", "会话中的输入 token 与缓存占比"],
+  chartTurn: ["Turn {n}: {prompt} prompt tokens, {share} cached", "第 {n} 轮：输入 {prompt} token，缓存 {share}"],
+  chartNone: ["Turn {n}: no tokens were counted", "第 {n} 轮：没有 token 统计"],
   prompt: ["Prompt", "输入"],
   cached: ["Cached", "缓存"],
   share: ["Cached share", "缓存占比"],
-  noUsage: ["No provider has counted tokens in this session yet.", "本会话还没有供应商的词元统计。"],
+  noUsage: ["No provider has counted tokens in this session yet.", "本会话还没有供应商的 token 统计。"],
   diff: ["Two turns side by side", "两轮对比"],
   before: ["Before", "之前"],
   after: ["After", "之后"],
@@ -248,8 +248,8 @@ const TEXTS = {
   grows: ["The second only adds to the first, from byte {n} on", "第二个请求只是在第一个之后追加，从第 {n} 字节开始"],
   differs: ["First difference at byte {n}", "第一个不同之处在第 {n} 字节"],
   inLayer: ["in the layer {layer} ({source})", "位于 {layer} 层（{source}）"],
-  sharedTokens: ["{n} tokens shared", "共有 {n} 词元"],
-  followTokens: ["{n} tokens follow", "其后 {n} 词元"],
+  sharedTokens: ["{n} tokens shared", "共有 {n} token"],
+  followTokens: ["{n} tokens follow", "其后 {n} token"],
   sharedPart: ["{n} bytes are the same", "前 {n} 字节相同"],
   firstByte: ["first differing byte", "第一个不同的字节"],
   swap: ["Swap", "交换"],
@@ -279,6 +279,50 @@ const LAYERS = {
   user: "用户",
 };
 
+// Errors that people meet most, by the sentence that the gateway says; the narrower one first. All others stay as they are.
+const ERRORS = [
+  ["{host} cannot be reached: {why}", "无法连接 {host}：{why}"],
+  ["{host} cannot be reached", "无法连接 {host}"],
+  ["{host} sent no byte within {n} seconds", "{host} 在 {n} 秒内没有任何回应"],
+  ["{host} sent nothing more for {n} seconds", "{host} 已有 {n} 秒没有继续回应"],
+  ["{host} hung up before it answered: {why}", "{host} 在回答之前断开了连接：{why}"],
+  ["the connection to {host} was cut: {why}", "与 {host} 的连接中断：{why}"],
+  ["the connection to {host} was cut", "与 {host} 的连接中断"],
+  ["{host} answered {code}: {words}", "{host} 返回 {code}：{words}"],
+  ["{host} answered {code}", "{host} 返回 {code}"],
+  ["the request has about {n} tokens, and the model takes {most}", "请求约有 {n} token，而模型最多接受 {most}"],
+  ["the turn has reached its limit of {n} steps", "本轮已达到 {n} 步的上限"],
+  ["the turn has used {n} of {most} tokens", "本轮已用 {n} token，上限为 {most}"],
+  ["this model sees no pictures", "这个模型看不到图片"],
+  ["no skill named {name} is enabled here", "这里没有启用名为 {name} 的技能"],
+  ["there is no such thing here", "这里没有这项内容"],
+  ["more than {n} requests a minute", "每分钟的请求超过 {n} 个"],
+  ["the {n} tokens of this day are used up", "今天的 {n} token 已经用完"],
+  ["the body is longer than {n} bytes", "内容超过 {n} 字节"],
+  ["this key lacks the scope {name}", "此密钥缺少权限 {name}"],
+  ["the gateway cannot do this just now", "网关暂时无法完成"],
+  ["the gateway is being ended", "网关正在关闭"],
+  ["something went wrong here", "这里出了问题"],
+  ["there is a template of this name and scenario", "已有同名同场景的模板"],
+  ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
+  ["check the key", "请检查密钥"],
+  ["check the address and the model's name; the address often ends in /v1", "请检查地址与模型名；地址通常以 /v1 结尾"],
+  ["check the id", "请检查 id"],
+  ["is it running?", "它在运行吗？"],
+  ["ask again", "请再问一次"],
+  ["ask again later", "请稍后再问"],
+  ["wait {n} seconds, then ask again", "请等待 {n} 秒后再问"],
+  ["wait a little, then ask again", "请稍等再问"],
+  ["try again in a moment", "请稍后再试"],
+  ["wait as long as Retry-After says", "请稍后再试"],
+  ["they are given anew at midnight, UTC", "UTC 零点重新计算"],
+  ["send less", "请减少内容"],
+  ["say `go on`, or LAMINA_STEPS", "请说“继续”，或调高 LAMINA_STEPS"],
+  ["shorten the message, the rules or the skills, or take a model with a larger window", "请缩短消息、规则或技能，或换用窗口更大的模型"],
+  ["say it in words, or take a model that sees", "请用文字说明，或换用能看图片的模型"],
+  ["whoever runs this gateway finds it in the log", "网关的运维者可在日志中查到"],
+];
+
 let chosen = document.documentElement.lang.startsWith("zh") ? 1 : 0;
 
 export const lang = () => (chosen ? "zh" : "en");
@@ -291,6 +335,17 @@ export function speak(name) {
 export function t(key, values = {}) {
   const text = TEXTS[key]?.[chosen] ?? key;
   return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+const plain = (text) => text.replace(/[.*+?^$()[\]\\|]/g, "\\$&");
+
+export function errorWords(text) {
+  if (!chosen || !text) return text;
+  for (const [said, chinese] of ERRORS) {
+    const found = new RegExp(`^${plain(said).replace(/\{(\w+)\}/g, "(?<$1>.+?)")}$`, "s").exec(text);
+    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);
+  }
+  return text;
 }
 
 export const known = (key) => key in TEXTS;

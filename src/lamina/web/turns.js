@@ -4,7 +4,7 @@ import { button, copy, el, fill, note, number, percent, problem, say, seconds, t
 import { icon } from "./icons.js";
 import { link, address } from "./inline.js";
 import { Growing } from "./markdown.js";
-import { known, t } from "./texts.js";
+import { errorWords, known, t } from "./texts.js";
 
 const PICTURE = /^data:image\/(?:png|jpeg|webp|gif);base64,/;
 const SHOWN = 20000;
@@ -108,7 +108,7 @@ export class Turn {
     this.begin();
     this.settle();
     const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
-    this.body.append(note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`)));
+    this.body.append(note("warning", visible(errorWords(text)), t(idle ? "noticeidle" : `notice${kind}`)));
   }
 
   count({ prompt, cached, completion }) {
@@ -124,13 +124,13 @@ export class Turn {
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
-    if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : error || t("answerFailed"));
+    if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : errorWords(error) || t("answerFailed"));
     this.footer();
   }
 
   // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
   endedBy(error, hint, live) {
-    if (error && error !== "cancelled") return [t("endedEarly"), error, hint].filter(Boolean).join(" ");
+    if (error && error !== "cancelled") return [t("endedEarly"), errorWords(error), errorWords(hint)].filter(Boolean).join(" ");
     return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
   }
 
