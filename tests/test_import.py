@@ -35,6 +35,14 @@ def test_importing_lamina_loads_nothing_heavy_of_the_standard_library() -> None:
     assert not loaded & heavy
 
 
+def test_numpy_has_one_thread_in_an_app_unless_somebody_says_otherwise() -> None:
+    """On few cores its threads wait for each other, and memories then come too late for a turn."""
+    code = "import os; {} from lamina import App; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    unset = "os.environ.pop('OPENBLAS_NUM_THREADS', None);"
+    assert run(code.format(unset)) == "1\n"
+    assert run(code.format("os.environ['OPENBLAS_NUM_THREADS'] = '4';")) == "4\n"
+
+
 def test_the_core_works_without_any_installed_package() -> None:
     """`-S` leaves site-packages out: only lamina's own folder and the standard library are there."""
     code = (

@@ -359,8 +359,8 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that people should know of: the history was compacted, a limit was reached, a tool is degraded or a
-    chosen skill is no longer there."""
+    """Something that people should know of: the history was compacted, a limit was reached, a tool is degraded, a
+    source has not answered or a chosen skill is no longer there."""
 
     kind: NoticeKind
     text: str

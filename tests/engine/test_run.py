@@ -11,9 +11,10 @@ import pytest
 
 from lamina import App, ToolRegistry, validate
 from lamina.app.trace import requests_of
+from lamina.engine.run import CUT
 from lamina.errors import ConnectError
 from lamina.providers.scripted import ScriptedProvider
-from lamina.records import Template
+from lamina.records import Template, Turn
 from lamina.store.store import Store, open_store
 from lamina.types import Began, Context, Decision, Ended, Event, Notice, Text, ToolCallEvent, ToolResult, Usage
 from tests.engine.chats import chat, end_of, settings, text_of, told
@@ -254,6 +255,23 @@ async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
         assert "×" not in before.counter
         assert after.counter.endswith("×4.000")
         assert (await app.store.sessions.get("ann", session.session_id)).runtime["use"] == 0.5
+
+
+async def test_people_hear_of_what_a_turn_goes_without_and_of_an_answer_that_was_cut(tmp_path: Path) -> None:
+    script = [[{"text": "Rome is a"}, {"usage": [9, 0, 3]}, {"done": "length"}]]
+    async with chat(str(tmp_path / "s.db"), script, memory_deadline=150) as (app, session, _):
+
+        async def late(turn: Turn) -> str:
+            await asyncio.sleep(60)
+            return "too late"
+
+        app.source("tickets", optional=True)(late)
+        events = await told(app, session, "hi")
+        first, last = [event for event in events if isinstance(event, Notice)]
+        assert (first.kind, first.text) == ("degraded", "without context:tickets: no answer within 150 ms")
+        assert (last.kind, last.text) == ("limit", CUT)
+        assert [type(event) for event in events[-3:]] == [Text, Notice, Ended]
+        assert end_of(events).state == "complete"
 
 
 @pytest.mark.parametrize("absurd", [10**25, 10**400])

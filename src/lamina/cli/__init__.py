@@ -17,7 +17,6 @@ def _main(arguments: list[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a C locale must not break Chinese output
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # on few cores numpy's threads wait for each other
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
         print("error: there is no standard output to write to", file=sys.stderr)
         return 2

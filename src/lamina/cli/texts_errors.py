@@ -29,6 +29,10 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "no message {number} in session {name}": "会话 {name} 中没有消息 {number}",
     "no skill named {name} is enabled here": "这里没有启用名为 {name} 的技能",
     "turn {name} sent no request": "轮次 {name} 没有发出请求",
+    # what people are told during a turn
+    "without {source}: no answer within {n} ms": "没有用上 {source}：{n} 毫秒内没有结果",
+    "without {source}: {why}": "没有用上 {source}：{why}",
+    "the answer was cut off at its limit of tokens ({setting})": "回答达到 token 上限，已被截断（{setting}）",
     # files and folders
     "{where} names {path}, which is not there": "{where} 所指的 {path} 不存在",
     "{where} names {path}, which is not a regular file": "{where} 所指的 {path} 不是普通文件",

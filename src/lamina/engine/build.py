@@ -35,6 +35,7 @@ SHARES: Mapping[str, Share] = {
 }
 """What each layer may take of the budget by default, and what the layers leave to the history."""
 DEADLINE = 0.15
+SKIPPED = "skipped: "
 
 Prompts = Callable[[Turn], SystemPromptManager]
 
@@ -68,11 +69,6 @@ class Gathered:
     envelope: PromptEnvelope | None = None
     manager: SystemPromptManager | None = None
     """Who is told that the envelope was sent."""
-
-    @property
-    def left_out(self) -> list[str]:
-        """What the session chose and is no longer there, for people to know."""
-        return [why.removeprefix(LEFT_OUT) for why in self.skipped.values() if why.startswith(LEFT_OUT)]
 
 
 class ContextBuilder:
@@ -146,6 +142,14 @@ class ContextBuilder:
         if turn.given.results:  # the turn goes on in its middle: nothing is injected there
             return Gathered(tuple(layers), (), skipped)
         return Gathered(tuple(layers), tuple(repeat), skipped, envelope, manager)
+
+    def missed(self, gathered: Gathered) -> list[str]:
+        """What should be there and is not, in words for people: a source that failed, a skill that is gone."""
+        found = {name: why for name, why in gathered.skipped.items() if name not in self.settings.off}
+        return [
+            why.removeprefix(LEFT_OUT) if why.startswith(LEFT_OUT) else f"without {name}: {why.removeprefix(SKIPPED)}"
+            for name, why in found.items()
+        ]
 
     def _caller(self, turn: Turn) -> Layer:
         """The caller's own system text: below the operator's, and fenced where it imitates lamina's words."""
@@ -229,4 +233,4 @@ def _why(error: Exception, deadline: float) -> str:
     if isinstance(error, NotFoundError):
         return f"{LEFT_OUT}{error.message}"
     what = error.message if isinstance(error, LaminaError) else type(error).__name__
-    return f"skipped: {what}"
+    return f"{SKIPPED}{what}"

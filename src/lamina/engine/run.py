@@ -74,6 +74,7 @@ REST = 0.02
 LEASE = 60.0
 OVER = 1.2
 """A request that is estimated this much larger than the model's window is not sent; less may be an error of ours."""
+CUT = "the answer was cut off at its limit of tokens (LAMINA_MAX_TOKENS)"
 MOST_CHARACTERS = 4_000_000
 """Of an answer; what goes on longer is broken."""
 
@@ -202,8 +203,7 @@ class Engine:
             work.requests = await self.builder.requests(turn)
             gathered, work.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
             work.gathered = gathered
-            for why in gathered.left_out:
-                work.running.emit(Notice("degraded", why))
+            work.running.emit(*(Notice("degraded", words) for words in self.builder.missed(gathered)))
             for _ in range(self.limits.steps):
                 context = await self._context(work)
                 calls = await self._answer(work, context)
@@ -474,6 +474,8 @@ class Engine:
         while len(self._linked) > 1_000:
             self._linked.pop(next(iter(self._linked)))
         work.show_rest()
+        if state == "complete" and work.done == "length":
+            work.running.emit(Notice("limit", CUT))
         work.running.emit(*handed)
         code = status_of(problem) if state == "failed" else 0
         return work.running.end(record, Ended(state, error, hint, work.done, code))
