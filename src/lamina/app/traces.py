@@ -24,12 +24,12 @@ from lamina.layers.injection import InjectionState
 from lamina.records import REQUESTS, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
-from lamina.store.turns import RECOVERED
+from lamina.store.turns import LOST
 from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
     "Call", "Difference", "Prefix", "asked_again", "called", "difference", "find_turn", "last_turn", "messages_of",
-    "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent",
+    "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent", "was_lost",
 ]  # fmt: skip
 LOOKED_AT, LOOKED_BACK = 50, 3
 Call = tuple[ToolCallEvent, ToolResult | None]
@@ -111,9 +111,14 @@ async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Rece
     return None, 0
 
 
+def was_lost(turn: TurnRecord) -> bool:
+    """Did its process end before it, and take along what is stored with the end?"""
+    return turn.error in LOST
+
+
 def unsent(turn: TurnRecord) -> NotFoundError:
     """Why there is no request of this turn to look at. Requests are kept with the end of their turn."""
-    if turn.error == RECOVERED:
+    if was_lost(turn):
         return NotFoundError(
             f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",
             hint=f"its words are kept: lamina sessions show {turn.session_id[:8]}",

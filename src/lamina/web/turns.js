@@ -8,6 +8,7 @@ import { known, t } from "./texts.js";
 
 const PICTURE = /^data:image\/(?:png|jpeg|webp|gif);base64,/;
 const SHOWN = 20000;
+const LOST = ["the process that answered ended before the answer was whole", "ended by recovery: nobody answered it any more"]; // older stores have the second
 
 export class Turn {
   constructor(chat, id) {
@@ -108,7 +109,9 @@ export class Turn {
     this.begin();
     this.settle();
     const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
-    this.body.append(note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`)));
+    const said = note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`));
+    said.dataset.notice = kind;
+    this.body.append(said);
   }
 
   count({ prompt, cached, completion }) {
@@ -116,7 +119,7 @@ export class Turn {
     this.usage = { prompt: sum.prompt + prompt, cached: sum.cached + cached, completion: sum.completion + completion };
   }
 
-  ended({ state, error, hint }, live) {
+  ended({ state, error, hint, reason }, live) {
     this.begin();
     this.settle();
     this.over = true;
@@ -124,12 +127,20 @@ export class Turn {
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
+    if (state === "complete" && reason === "length") this.cutShort();
     if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : error || t("answerFailed"));
     this.footer();
   }
 
+  // A notice is not stored: whoever was there and whoever comes later read the same line.
+  cutShort() {
+    if (this.body.lastChild?.dataset.notice === "limit") this.body.lastChild.remove();
+    this.body.append(el("p", { class: "hint cut-short", role: "note" }, t("cutShort")));
+  }
+
   // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
   endedBy(error, hint, live) {
+    if (LOST.includes(error)) return t("processEnded");
     if (error && error !== "cancelled") return [t("endedEarly"), error, hint].filter(Boolean).join(" ");
     return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
   }
