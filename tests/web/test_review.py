@@ -15,8 +15,9 @@ from tests.web.test_trouble import HELLO, SLOW, begun, forgive
 World = tuple[Site, str, list[str]]
 HAN = re.compile(r"[\u4e00-\u9fff]")
 ENDED = {
-    "en-GB": "The process that answered ended before the answer was whole. What came so far is kept.",
-    "zh-CN": "负责回答的进程在回答完成之前退出了，已生成的内容已保留。",
+    "en-GB": "Ended before it was complete. What came so far is kept. "
+    "The process that answered ended before the answer was whole.",
+    "zh-CN": "回答未完成就结束了，已生成的内容已保留。 负责回答的进程在回答完成之前退出了。",
 }
 CUT = {"en-GB": "The answer ends here because its limit of tokens was reached.", "zh-CN": "回答已达到 token 上限"}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 780}, "is_mobile": True, "has_touch": True}
@@ -48,7 +49,11 @@ def test_the_words_of_older_stores_for_such_a_turn_are_known_too(world: World, l
     said = seen.page.evaluate(
         """async (errors) => {
             const { Turn } = await import("/web/turns.js");
-            return errors.map((error) => new Turn({}, "x").endedBy(error, "", false));
+            return errors.map((error) => {
+                const turn = new Turn({}, "x");
+                turn.ended({ state: "interrupted", error, hint: "" }, false);
+                return turn.body.textContent;
+            });
         }""",
         [*LOST, "something else"],
     )

@@ -121,7 +121,7 @@ const TEXTS = {
   endedEarly: ["Ended before it was complete. What came so far is kept.", "回答未完成就结束了，已生成的内容已保留。"],
   endedElsewhere: ["Ended before it was complete, and not from this page. What came so far is kept.", "回答未完成就结束了，不是在本页停止的。已生成的内容已保留。"],
   gatewayEnded: ["The gateway ended before the answer did. What came so far is kept; ask again when it runs again.", "网关在回答完成之前退出了。已生成的内容已保留；网关恢复后请重新提问。"],
-  processEnded: ["The process that answered ended before the answer was whole. What came so far is kept.", "负责回答的进程在回答完成之前退出了，已生成的内容已保留。"],
+  processEnded: ["The process that answered ended before the answer was whole.", "负责回答的进程在回答完成之前退出了。"],
   cutShort: ["The answer ends here because its limit of tokens was reached.", "回答已达到 token 上限，到此为止。"],
   interrupted: ["Stopped. What came so far is kept.", "已停止，已生成的内容已保留。"],
   answerFailed: ["The answer failed", "回答失败"],

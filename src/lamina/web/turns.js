@@ -106,12 +106,11 @@ export class Turn {
   }
 
   notice({ kind, text }) {
+    this.noticed = kind;
     this.begin();
     this.settle();
     const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
-    const said = note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`));
-    said.dataset.notice = kind;
-    this.body.append(said);
+    this.body.append(note("warning", visible(text), t(idle ? "noticeidle" : `notice${kind}`)));
   }
 
   count({ prompt, cached, completion }) {
@@ -124,23 +123,23 @@ export class Turn {
     this.settle();
     this.over = true;
     this.answer.removeAttribute("aria-busy");
+    if (LOST.includes(error)) error = t("processEnded");
+    if (state === "complete" && reason === "length") this.cutShort();
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
-    if (state === "complete" && reason === "length") this.cutShort();
     if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : error || t("answerFailed"));
     this.footer();
   }
 
   // A notice is not stored: whoever was there and whoever comes later read the same line.
   cutShort() {
-    if (this.body.lastChild?.dataset.notice === "limit") this.body.lastChild.remove();
+    if (this.noticed === "limit" && this.body.lastChild.matches(".notice")) this.body.lastChild.remove();
     this.body.append(el("p", { class: "hint cut-short", role: "note" }, t("cutShort")));
   }
 
   // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
   endedBy(error, hint, live) {
-    if (LOST.includes(error)) return t("processEnded");
     if (error && error !== "cancelled") return [t("endedEarly"), error, hint].filter(Boolean).join(" ");
     return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
   }
