@@ -154,6 +154,7 @@ def test_an_answer_that_was_cut_at_its_limit_says_so_then_and_later(serve: Serve
     seen.answered()
     expect(line).to_contain_text(CUT[lang])
     expect(seen.page.locator(".answer .notice")).to_have_count(0)
+    assert CUT[lang] in seen.page.locator("#live p").all_text_contents()[-1]
     seen.page.reload()
     expect(line).to_contain_text(CUT[lang])
     seen.ask("And now?")

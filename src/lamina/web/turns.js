@@ -124,7 +124,11 @@ export class Turn {
     this.over = true;
     this.answer.removeAttribute("aria-busy");
     if (LOST.includes(error)) error = t("processEnded");
-    if (state === "complete" && reason === "length") this.cutShort();
+    if (state === "complete" && reason === "length") {
+      this.cutShort();
+      if (live) say(t("cutShort"));
+      live = false; // over, but not complete: nobody is to hear that it is
+    }
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
@@ -134,7 +138,7 @@ export class Turn {
 
   // A notice is not stored: whoever was there and whoever comes later read the same line.
   cutShort() {
-    if (this.noticed === "limit" && this.body.lastChild.matches(".notice")) this.body.lastChild.remove();
+    if (this.noticed === "limit" && this.body.lastChild?.matches(".notice")) this.body.lastChild.remove();
     this.body.append(el("p", { class: "hint cut-short", role: "note" }, t("cutShort")));
   }
 
