@@ -111,11 +111,6 @@ async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Rece
     return None, 0
 
 
-def was_lost(turn: TurnRecord) -> bool:
-    """Did its process end before it, and take along what is stored with the end?"""
-    return turn.error in LOST
-
-
 def unsent(turn: TurnRecord) -> NotFoundError:
     """Why there is no request of this turn to look at. Requests are kept with the end of their turn."""
     if was_lost(turn):
@@ -124,6 +119,11 @@ def unsent(turn: TurnRecord) -> NotFoundError:
             hint=f"its words are kept: lamina sessions show {turn.session_id[:8]}",
         )
     return NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+
+
+def was_lost(turn: TurnRecord) -> bool:
+    """Did its process end before it, and take along what is stored with the end?"""
+    return turn.error in LOST
 
 
 async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:
