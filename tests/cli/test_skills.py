@@ -172,6 +172,20 @@ def test_a_terminal_never_obeys_a_template_and_hidden_text_is_refused(lamina: La
     assert not set(refused + checked) & set("\x1b\x07")
 
 
+def test_slots_that_have_no_value_yet_are_told_with_what_helps_and_are_no_fault(lamina: Lamina) -> None:
+    name = write(lamina, [TEMPLATES[0], {**TEMPLATES[1], "content": "{{city}} {{ city }}", "enabled": False}])
+    told = "warning: tables has the slot {{user}}, and a turn needs a value for it: lamina memory profile user VALUE\n"
+    done = lamina.run("skills", "check", name)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{told}templates: 2, no faults\n")
+    assert lamina.json("skills", "check", name)["warnings"] == [told.strip()]
+    assert told in lamina("skills", "import", name)
+    lamina("memory", "profile", "user", "Ann")
+    assert "warning" not in lamina("skills", "import", name)
+    assert told in lamina("skills", "import", name, "--shared"), "others may have none"
+    assert lamina.run("skills", "check", name, LAMINA_MISSING_SLOTS="keep").stdout == "templates: 2, no faults\n"
+    assert "警告：tables 有插槽 {{user}}" in lamina("skills", "check", name, "--lang", "zh")
+
+
 def test_it_speaks_chinese(lamina: Lamina) -> None:
     assert "已导入：2 个" in lamina("skills", "import", write(lamina, TEMPLATES), "--lang", "zh")
     assert "模板" in lamina("skills", LANG="zh_CN.UTF-8")

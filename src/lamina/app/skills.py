@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, Settin
 from lamina.layers.approvals import Approvals
 from lamina.layers.hidden import hidden_characters
 from lamina.layers.sources import SHARED
-from lamina.layers.templates import template_of
+from lamina.layers.templates import slots_of, template_of
 from lamina.records import Template
 from lamina.settings import Settings
 from lamina.store.store import Store
@@ -23,7 +23,7 @@ HIDDEN_IN = ("name", "content", "description", "scenario")
 
 __all__ = [
     "SHARED", "check_templates", "find_template", "import_list", "import_templates", "listed", "one_template",
-    "switch_template",
+    "switch_template", "unfilled",
 ]  # fmt: skip
 
 
@@ -101,6 +101,13 @@ async def switch_template(store: Store, owner: str, name: str, on: bool) -> Temp
     """Let a template speak, or no longer; nothing else of it changes."""
     _, template = await find_template(store, [owner], name)
     return await store.templates.put(owner, replace(template, enabled=on))
+
+
+def unfilled(templates: Sequence[Template], known: Container[str], settings: Settings) -> list[tuple[Template, str]]:
+    """Slots of templates that speak, for which the profile knows no value: a turn that needs one fails."""
+    if settings.missing_slots == "keep":
+        return []
+    return [(t, slot) for t in templates if t.enabled for slot in slots_of(t) if slot not in known]
 
 
 def _key(template: Template) -> tuple[bool, str, str]:

@@ -24,12 +24,12 @@ from lamina.layers.injection import InjectionState
 from lamina.records import REQUESTS, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
-from lamina.store.turns import RECOVERED
+from lamina.store.turns import LOST
 from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
     "Call", "Difference", "Prefix", "asked_again", "by_layer", "called", "difference", "find_turn", "last_turn",
-    "messages_of", "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent",
+    "messages_of", "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent", "was_lost",
 ]  # fmt: skip
 LOOKED_AT, LOOKED_BACK = 50, 3
 Call = tuple[ToolCallEvent, ToolResult | None]
@@ -130,12 +130,17 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
 
 def unsent(turn: TurnRecord) -> NotFoundError:
     """Why there is no request of this turn to look at. Requests are kept with the end of their turn."""
-    if turn.error == RECOVERED:
+    if was_lost(turn):
         return NotFoundError(
             f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",
             hint=f"its words are kept: lamina sessions show {turn.session_id[:8]}",
         )
     return NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+
+
+def was_lost(turn: TurnRecord) -> bool:
+    """Did its process end before it, and take along what is stored with the end?"""
+    return turn.error in LOST
 
 
 async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:

@@ -1,11 +1,20 @@
 """`lamina skills`: templates and skills: list, import, check, show, enable, disable, delete."""
 
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lamina.app.skills import SHARED, check_templates, find_template, import_templates, listed, switch_template
+from lamina.app.skills import (
+    SHARED,
+    check_templates,
+    find_template,
+    import_templates,
+    listed,
+    switch_template,
+    unfilled,
+)
 from lamina.cli.common import (
     Say,
     argument,
@@ -93,19 +102,31 @@ def _importer(say: Say) -> Any:
         settings = chosen(user, store)
         owner = SHARED if shared else settings.user
 
-        async def change() -> list[Template]:
+        async def change() -> tuple[list[Template], Mapping[str, object]]:
             async with opened(settings, makes=True) as app:
-                return list(await import_templates(app.store, owner, path, settings))
+                kept = list(await import_templates(app.store, owner, path, settings))
+                return kept, {} if shared else await app.store.profile.get(owner)
 
-        kept = run(change())
+        kept, known = run(change())
         if as_json:
             show_json([_plain(owner, template) for template in kept])
             return
         for template in kept:
             tell(say, "skills.kept", name=template.name, scenario=template.scenario)
+        for words in _slots(say, kept, known, settings):
+            print(words)
         tell(say, "skills.imported", count=len(kept))
 
     return import_
+
+
+def _slots(say: Say, templates: Sequence[Template], known: Container[str], settings: Settings) -> list[str]:
+    """Before the first turn fails for want of a value: what asks for one, and how it gets one."""
+    return [
+        f"{say['warning']}{say['colon']}"
+        + say["skills.slot"].format(name=visible(template.name), slot=f"{{{{{slot}}}}}", value=slot)
+        for template, slot in unfilled(templates, known, settings)
+    ]
 
 
 def _checker(say: Say) -> Any:
@@ -113,13 +134,17 @@ def _checker(say: Say) -> Any:
         path: Annotated[Path, argument(say, "templates", "PATH")],
         as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
     ) -> None:
-        templates, faults = check_templates(path, load_settings())
+        settings = load_settings()
+        templates, faults = check_templates(path, settings)
+        empty = _slots(say, templates, (), settings)
         if as_json:
             found = [{"fault": fault.message, "next": fault.hint} for fault in faults]
-            show_json({"templates": [template.name for template in templates], "faults": found})
+            show_json({"templates": [template.name for template in templates], "faults": found, "warnings": empty})
         else:
             for fault in faults:
                 print(f"{visible(fault.message)}\n  {say['next']}{say['colon']}{visible(fault.hint)}")
+            for words in empty:
+                print(words)
             tell(say, "faults" if faults else "skills.well", count=len(faults) or len(templates))
         if faults:
             raise typer.Exit(1)

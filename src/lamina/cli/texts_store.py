@@ -240,6 +240,10 @@ STORE_TEXTS: dict[str, tuple[str, str]] = {
     "skills.none": ("{user} has no templates or skills", "{user} 没有模板或技能"),
     "skills.kept": ("kept {name} ({scenario})", "已保存 {name}（{scenario}）"),
     "skills.imported": ("imported: {count}", "已导入：{count} 个"),
+    "skills.slot": (
+        "{name} has the slot {slot}, and a turn needs a value for it: lamina memory profile {value} VALUE",
+        "{name} 有插槽 {slot}，对话时需要它的值：lamina memory profile {value} 值",
+    ),
     "skills.well": ("templates: {count}, no faults", "{count} 个模板，没有问题"),
     "skills.enabled": ("enabled {name}", "已启用 {name}"),
     "skills.disabled": ("disabled {name}", "已停用 {name}"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.app.app import App
 from lamina.app.follow import position_of
-from lamina.app.traces import Difference, by_layer, difference, prefixes_of, requests_of, unsent
+from lamina.app.traces import Difference, by_layer, difference, prefixes_of, requests_of, unsent, was_lost
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.ids import KEY_LENGTH, check_same, found, key_of
@@ -180,7 +180,7 @@ async def _sent(app: App, request: Request, turn_id: str, number: int | None) ->
             raise HttpError(
                 409, "the turn still runs; requests are kept with its end", hint="ask again", kind="running"
             )
-        raise HttpError(409, why.message, hint=why.hint, kind="not_sent")
+        raise HttpError(409, why.message, hint=why.hint, kind="lost" if was_lost(turn) else "not_sent")
     if number is not None and number > len(receipts):
         raise HttpError(400, f"request is {number}", hint=f"the turn has {len(receipts)}, counted from 1")
     return turn, number or len(receipts), receipts

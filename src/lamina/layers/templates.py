@@ -30,11 +30,18 @@ def fill(text: str, values: Mapping[str, object], *, missing: Missing = "error",
     """The text with its slots filled, in one pass: a value that looks like a slot stays as it is."""
     unknown = sorted({name for name in SLOT.findall(text) if name not in values})
     if unknown and missing == "error":
+        known = ", ".join(sorted(values)) or "none"
         raise LayerError(
             f"{where} has a slot {{{{{unknown[0]}}}}} and there is no value for it",
-            hint=f"known: {', '.join(sorted(values)) or 'none'}; the setting missing_slots = keep lets it stay",
+            hint=f"give it one: lamina memory profile {unknown[0]} VALUE; known: {known}; "
+            "the setting missing_slots = keep lets it stay",
         )
     return SLOT.sub(lambda found: str(values.get(found[1], found[0])), text)
+
+
+def slots_of(template: Template) -> list[str]:
+    """The names that its text has a place for, in their order."""
+    return list(dict.fromkeys(SLOT.findall(template.content)))
 
 
 def supports(template: Template, app: str) -> bool:

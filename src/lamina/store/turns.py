@@ -38,7 +38,9 @@ LOOKED_AT = 1_000
 """Of the newest messages, for calls that wait for their results."""
 AT_ONCE = 1_000
 RUNNING = "AND state = 'streaming' "
-RECOVERED = "ended by recovery: nobody answered it any more"
+RECOVERED = "the process that answered ended before the answer was whole"
+LOST = (RECOVERED, "ended by recovery: nobody answered it any more")
+"""How a turn says that it was ended by recovery; in older stores with the second."""
 
 
 def turn_of(row: Row) -> TurnRecord:
@@ -195,7 +197,7 @@ def _finish(
     )
     if not rows:
         turn = yield from get_turn(owner, turn_id)
-        if turn.state != state or turn.error == RECOVERED:
+        if turn.state != state or turn.error in LOST:
             raise _ended(turn)
         return replace(turn, repeated=True)
     turn = turn_of(rows[0])

@@ -1,4 +1,5 @@
 // Asking the gateway. Everything that goes wrong is an ApiError with a message and a hint for people.
+import { explained } from "./reasons.js";
 import { t } from "./texts.js";
 
 export class ApiError extends Error {
@@ -20,7 +21,8 @@ export async function answered(response) {
     // not from the gateway itself: its status must do
   }
   if (response.status === 401) onLocked();
-  throw new ApiError(response.status, told.message || t("status", { n: response.status }), told.hint || "", told.type || "");
+  const [message, hint] = explained(told);
+  throw new ApiError(response.status, message || t("status", { n: response.status }), hint, told.type || "");
 }
 
 export async function send(method, path, body, { headers = {}, signal } = {}) {

@@ -6,10 +6,11 @@ import { t } from "./texts.js";
 
 const HEIGHT = 112;
 const BOTTOM = 18;
-const LEFT = 44;
+const AXIS = 44;
 const SLOT = 26;
 const MOST = 120;
-const WIDTH = 500;
+const WIDTH = 412;
+const FEW = 200; // wide, where there are hardly any bars: a phone has as much beside both axes
 
 function round(value) {
   const size = 10 ** Math.floor(Math.log10(Math.max(1, value)));
@@ -24,19 +25,21 @@ export function chart(turns, current) {
   const rows = all.slice(-MOST);
   if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));
   const top = round(Math.max(...rows.map((row) => row.prompt)));
-  const slot = Math.min(84, Math.max(SLOT, (WIDTH - LEFT - 44) / rows.length));
-  const width = Math.max(rows.length < 5 ? 320 : WIDTH, LEFT + rows.length * slot + 44);
+  const slot = Math.min(84, Math.max(SLOT, WIDTH / rows.length));
+  const width = Math.max(rows.length < 5 ? FEW : WIDTH, rows.length * slot);
   const y = (value, most) => 8 + HEIGHT * (1 - value / most);
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT + BOTTOM + 10}`, width, height: HEIGHT + BOTTOM + 10, class: "chart-svg", role: "group", "aria-label": t("chartTitle") });
+  const svg = drawing(width, { class: "chart-svg", role: "group", "aria-label": t("chartTitle") });
+  const [left, right] = [0, 1].map(() => drawing(AXIS, { class: "chart-svg axis", "aria-hidden": "true" }));
   for (const part of [0, 0.5, 1]) {
-    svg.append(shape("line", { x1: LEFT - 4, x2: width - 40, y1: y(part, 1), y2: y(part, 1), class: "grid" }), words(LEFT - 8, y(part, 1) + 4, short(top * part), "end"));
-    svg.append(words(width - 36, y(part, 1) + 4, `${part * 100}%`, "start", "share-label"));
+    svg.append(shape("line", { x1: 0, x2: width, y1: y(part, 1), y2: y(part, 1), class: "grid" }));
+    left.append(words(AXIS - 6, y(part, 1) + 4, short(top * part), "end"));
+    right.append(words(6, y(part, 1) + 4, `${part * 100}%`, "start", "share-label"));
   }
-  rows.forEach((row, place) => svg.append(bar(row, LEFT + place * slot, slot, top, y, row.turn.turn_id === current)));
+  rows.forEach((row, place) => svg.append(bar(row, place * slot, slot, top, y, row.turn.turn_id === current)));
   const lines = [[]];
   rows.forEach((row, place) => {
     if (!row.prompt) lines.push([]);
-    else lines.at(-1).push(`${LEFT + place * slot + slot / 2},${y(row.cached / row.prompt, 1)}`);
+    else lines.at(-1).push(`${place * slot + slot / 2},${y(row.cached / row.prompt, 1)}`);
   });
   for (const points of lines) if (points.length > 1) svg.append(shape("polyline", { points: points.join(" "), class: "share-line" }));
   for (const point of lines.flat()) svg.append(shape("circle", { cx: point.split(",")[0], cy: point.split(",")[1], r: 2.6, class: "share-dot" }));
@@ -44,9 +47,14 @@ export function chart(turns, current) {
   const legend = el("div", { class: "chart-keys" }, key("prompt", t("prompt")), key("cached", t("cached")), key("share", t("share")));
   const scroll = el("div", { class: "chart-scroll" }, svg);
   const here = rows.findIndex((row) => row.turn.turn_id === current);
-  const middle = here < 0 ? width : LEFT + (here + 0.5) * slot;
+  const middle = here < 0 ? width : (here + 0.5) * slot;
   requestAnimationFrame(() => (scroll.scrollLeft = middle - scroll.clientWidth / 2));
-  return el("div", { class: "chart" }, scroll, legend);
+  return el("div", { class: "chart" }, el("div", { class: "chart-row" }, left, scroll, right), legend);
+}
+
+function drawing(width, options) {
+  const height = HEIGHT + BOTTOM + 10;
+  return shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, ...options });
 }
 
 function bar({ turn, number: place, prompt, cached }, x, slot, top, y, current) {

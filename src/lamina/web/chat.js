@@ -2,7 +2,7 @@
 // whoever comes back, after a reload or a lost line, sees all of it.
 import { get, path, patch, post, query, question } from "./api.js";
 import { Composer } from "./composer.js";
-import { busy, button, el, empty, fill, problem, say, skeleton, toast, told } from "./dom.js";
+import { busy, button, el, empty, fill, hush, problem, say, skeleton, toast, told } from "./dom.js";
 import { icon } from "./icons.js";
 import { follow } from "./stream.js";
 import { t } from "./texts.js";
@@ -160,7 +160,7 @@ class Chat {
       if (runs) this.follow(turn);
       else {
         if (record) turn.stored(record);
-        turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: record?.hint || "" }, false);
+        turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: record?.hint || "", reason: record?.reason }, false);
         if (!rows[0].turn_id) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
       }
       nodes.push(turn.root);
@@ -279,10 +279,11 @@ class Chat {
     const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE, newest: false }));
     fill(turn.body);
     replay(turn, messages.filter((row) => row.turn_id === turn.id));
-    turn.ended({ state: record.state, error: record.error, hint: record.hint || "" }, false);
+    turn.ended({ state: record.state, error: record.error, hint: record.hint || "", reason: record.reason }, false);
   }
 
   async finish(turn) {
+    hush(".stopping");
     if (this.away.signal.aborted) return;
     this.lost.hidden = true;
     this.current = null;
@@ -305,11 +306,12 @@ class Chat {
     const turn = this.current;
     if (!turn?.id) return;
     turn.stopped = true;
-    toast(t("stopping"));
+    toast(t("stopping"), "stopping");
     try {
       await post(path`/api/turns/${turn.id}/cancel`);
     } catch (error) {
       turn.stopped = false;
+      hush(".stopping");
       told(error);
     }
   }

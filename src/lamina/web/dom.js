@@ -52,8 +52,8 @@ export function bytes(value) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "";
-  if (value < 0.95) return `${Math.max(1, Math.round(value * 1000))} ms`;
-  return value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`;
+  if (value < 0.95) return t("milliseconds", { n: Math.max(1, Math.round(value * 1000)) });
+  return t("seconds", { n: value < 10 ? value.toFixed(1) : Math.round(value) });
 }
 
 export function when(stamp) {

@@ -6,7 +6,7 @@ import { busy, button, bytes, copy, el, empty, fill, number, percent, problem, p
 import { icon } from "./icons.js";
 import { block, decoded, download, layerClass, sha256, swatch } from "./payload.js";
 import { reason, worded } from "./reasons.js";
-import { known, layerName, t } from "./texts.js";
+import { known, lang, layerName, layerWord, t } from "./texts.js";
 
 const main = document.getElementById("main");
 let breaks = true;
@@ -87,7 +87,6 @@ class Inspector {
     const fact = (name, value, more) => el("div", { class: "fact-cell" }, el("dt", {}, t(name)), el("dd", {}, value, more && el("small", {}, " ", more)));
     const limited = Number.isFinite(receipt.budget) && receipt.budget > 0;
     const budget = limited ? `${t("budgetOf", { n: number(receipt.budget) })} (${percent(receipt.tokens, receipt.budget)})` : "";
-    const left = receipt.dropped.count ? t("leftOutWhat", { n: number(receipt.dropped.count), tokens: number(receipt.dropped.tokens) }) : t("nothingLeftOut");
     return el(
       "section",
       { class: "overview" },
@@ -104,7 +103,7 @@ class Inspector {
         { class: "facts-row" },
         fact("tokens", number(receipt.tokens), receipt.over_budget ? t("overBudget") : budget),
         fact("size", bytes(receipt.size)),
-        fact("leftOut", left),
+        fact("leftOut", this.leftOut()),
         fact("grammar", receipt.grammar),
         fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${worded(receipt.epoch_reason)}` : ""}` : ""),
         told.prefix && fact("prefix", number(told.prefix.predicted), t("prefixCached", { n: number(told.prefix.cached) })),
@@ -112,6 +111,14 @@ class Inspector {
         fact("hash", el("code", { title: receipt.hash }, receipt.hash.slice(0, 12))),
       ),
     );
+  }
+
+  // Messages by their number, other layers by their names: the same that the list of cuts has.
+  leftOut() {
+    const { dropped, segments } = this.receipt;
+    const layers = new Set(segments.filter((one) => one.decision === "dropped" && one.layer !== "history").map((one) => layerName(one.layer)));
+    const messages = dropped.count ? [t("leftOutWhat", { n: number(dropped.count), tokens: number(dropped.tokens) })] : [];
+    return [...messages, ...layers].join(lang() === "zh" ? "、" : ", ") || t("nothingLeftOut");
   }
 
   picker(place) {
@@ -142,7 +149,7 @@ class Inspector {
     const total = sent.reduce((sum, one) => sum + one.tokens, 0) || 1;
     const part = ({ layer, tokens }) => {
       const label = `${layerName(layer)}: ${number(tokens)} (${percent(tokens, total)})`;
-      const node = el("div", { class: `part ${layerClass(layer)}`, title: label, data: { layer } }, tokens / total > 0.07 && el("span", {}, layer));
+      const node = el("div", { class: `part ${layerClass(layer)}`, title: label, data: { layer } }, tokens / total > 0.07 && el("span", {}, layerWord(layer)));
       node.style.flexGrow = tokens;
       node.addEventListener("pointerenter", () => this.light(layer));
       node.addEventListener("pointerleave", () => this.light(""));

@@ -69,6 +69,17 @@ const PATTERNS = [
   [/^the requests are of different grammars, (\w+) and (\w+)$/, (_, one, other) => `两个请求的格式不同：${one} 与 ${other}`],
 ];
 
+// What the gateway says of an error, where its type has the same words each time: what happened, and what next.
+const ERRORS = {
+  not_found: ["这里没有该内容", "请检查地址中的 id"],
+  running: ["本轮仍在进行；请求会在结束时保存", "请稍后重试"],
+  lost: ["本轮发送的内容没有保存：负责回答的进程在本轮结束之前退出，回执随之丢失", "已生成的文字仍保留在会话中"],
+};
+
+export function explained({ message = "", hint = "", type = "" }) {
+  return lang() === "zh" && Object.hasOwn(ERRORS, type) ? ERRORS[type] : [message, hint];
+}
+
 function known(text) {
   if (Object.hasOwn(WORDS, text)) return WORDS[text];
   for (const [pattern, say] of PATTERNS) if (pattern.test(text)) return text.replace(pattern, say);

@@ -46,6 +46,8 @@ const TEXTS = {
   unreachable: ["The gateway cannot be reached", "无法连接网关"],
   unreachableHint: ["Is `lamina serve` still running? Nothing that was sent is lost.", "`lamina serve` 还在运行吗？已发送的内容不会丢失。"],
   bytes: ["{n} bytes", "{n} 字节"],
+  milliseconds: ["{n} ms", "{n} 毫秒"],
+  seconds: ["{n} s", "{n} 秒"],
   copied: ["Copied", "已复制"],
   copy: ["Copy", "复制"],
   text: ["text", "文本"],
@@ -119,6 +121,8 @@ const TEXTS = {
   endedEarly: ["Ended before it was complete. What came so far is kept.", "回答未完成就结束了，已生成的内容已保留。"],
   endedElsewhere: ["Ended before it was complete, and not from this page. What came so far is kept.", "回答未完成就结束了，不是在本页停止的。已生成的内容已保留。"],
   gatewayEnded: ["The gateway ended before the answer did. What came so far is kept; ask again when it runs again.", "网关在回答完成之前退出了。已生成的内容已保留；网关恢复后请重新提问。"],
+  processEnded: ["The process that answered ended before the answer was whole.", "负责回答的进程在回答完成之前退出了。"],
+  cutShort: ["The answer ends here because its limit of tokens was reached.", "回答已达到 token 上限，到此为止。"],
   interrupted: ["Stopped. What came so far is kept.", "已停止，已生成的内容已保留。"],
   answerFailed: ["The answer failed", "回答失败"],
   latest: ["Jump to the latest", "跳到最新"],
@@ -147,7 +151,7 @@ const TEXTS = {
   pinned: ["pinned", "已置顶"],
   editMemory: ["Edit", "编辑"],
   removeMemory: ["Forget this?", "忘掉这一条？"],
-  removeMemoryWhat: ["“{text}” is no longer given to the model.", "“{text}”将不再提供给模型。"],
+  removeMemoryWhat: ["“{text}” is forgotten for good and no longer given to the model. This cannot be undone.", "“{text}”将被永久忘掉，不再提供给模型。此操作无法撤销。"],
   forget: ["Forget", "忘掉"],
   from: ["From “{title}”", "来自“{title}”"],
   byHand: ["Written by hand", "手动添加"],
@@ -163,7 +167,7 @@ const TEXTS = {
   rulesOf: ["for “{title}”", "用于“{title}”"],
   noSkills: ["No skills yet. Import some: lamina skills import FILE", "还没有技能。可以导入：lamina skills import 文件"],
   noScenarios: ["No scenario prompts.", "没有场景提示词。"],
-  noRules: ["No rules file is in force. Start the gateway with a workspace that has an AGENTS.md.", "没有生效的规则文件。请在带有 AGENTS.md 的工作区中启动网关。"],
+  noRules: ["No rules file is in force. Start the gateway with a folder that has an AGENTS.md: lamina serve --workspace FOLDER", "没有生效的规则文件。启动网关时请指定含有 AGENTS.md 的文件夹：lamina serve --workspace 文件夹"],
   rulesNeedSession: ["Start a session first: rules are those of a session.", "请先新建会话：规则属于会话。"],
   shared: ["operator’s", "运营者提供"],
   on: ["on", "已启用"],
@@ -352,4 +356,5 @@ export function errorWords(text) {
 }
 
 export const known = (key) => key in TEXTS;
+export const layerWord = (name) => (chosen && LAYERS[name]) || name;
 export const layerName = (name) => (chosen && LAYERS[name] ? `${LAYERS[name]} ${name}` : name);

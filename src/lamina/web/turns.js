@@ -8,6 +8,7 @@ import { errorWords, known, t } from "./texts.js";
 
 const PICTURE = /^data:image\/(?:png|jpeg|webp|gif);base64,/;
 const SHOWN = 20000;
+const LOST = ["the process that answered ended before the answer was whole", "ended by recovery: nobody answered it any more"]; // older stores have the second
 
 export class Turn {
   constructor(chat, id) {
@@ -105,6 +106,7 @@ export class Turn {
   }
 
   notice({ kind, text }) {
+    this.noticed = kind;
     this.begin();
     this.settle();
     const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
@@ -116,16 +118,28 @@ export class Turn {
     this.usage = { prompt: sum.prompt + prompt, cached: sum.cached + cached, completion: sum.completion + completion };
   }
 
-  ended({ state, error, hint }, live) {
+  ended({ state, error, hint, reason }, live) {
     this.begin();
     this.settle();
     this.over = true;
     this.answer.removeAttribute("aria-busy");
+    if (LOST.includes(error)) error = t("processEnded");
+    if (state === "complete" && reason === "length") {
+      this.cutShort();
+      if (live) say(t("cutShort"));
+      live = false; // over, but not complete: nobody is to hear that it is
+    }
     if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
     if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : errorWords(error) || t("answerFailed"));
     this.footer();
+  }
+
+  // A notice is not stored: whoever was there and whoever comes later read the same line.
+  cutShort() {
+    if (this.noticed === "limit" && this.body.lastChild?.matches(".notice")) this.body.lastChild.remove();
+    this.body.append(el("p", { class: "hint cut-short", role: "note" }, t("cutShort")));
   }
 
   // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
