@@ -52,7 +52,9 @@ def add_doctor(app: typer.Typer, say: Say) -> None:
         if as_json:
             show_json({"version": __version__, "well": not bad, "checks": [asdict(line) for line in lines]})
         else:
-            print(f"\n{say['doctor.bad'].format(count=bad) if bad else say['doctor.well']}")
+            well = any(line.name == "store" and line.state == "well" for line in lines)
+            end = say["doctor.well" if well else "doctor.busy"]
+            print(f"\n{say['doctor.bad'].format(count=bad) if bad else end}")
         if bad:
             raise typer.Exit(1)
 

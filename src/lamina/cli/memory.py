@@ -41,6 +41,7 @@ COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruct
 def add_memory(app: typer.Typer, say: Say) -> None:
     memory = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     memory.callback()(_lister(say))
+    memory.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("add", _adder), ("search", _searcher), ("show", _shower), ("edit", _editor), ("forget", _forgetter),
         ("pin", _pinner), ("profile", _profiler),

@@ -42,10 +42,9 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "Abort":
                 return 130
             raise
-        family = _family(arguments)
-        within = f"{family} " if family and arguments[-1:] != [family] else ""
         if words := str(shown()):  # none where a family was called alone: its help says it all
-            _show(say, words, f"lamina {within}--help")
+            context = getattr(error, "ctx", None)  # where in the tree it was: `lamina memory forget`
+            _show(say, words, f"{context.command_path if context else 'lamina'} --help")
         return getattr(error, "exit_code", 2)
     return result if isinstance(result, int) else 0
 

@@ -41,6 +41,7 @@ ROLES = {"system": "cyan", "user": "bright_white", "assistant": "green", "tool":
 def add_sessions(app: typer.Typer, say: Say) -> None:
     sessions = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     sessions.callback()(_lister(say))
+    sessions.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("new", _newer), ("show", _shower), ("search", _searcher), ("rename", _renamer), ("branch", _brancher),
         ("set", _setter), ("resume", _resumer), ("end", _ender), ("delete", _deleter), ("collect", _collector),

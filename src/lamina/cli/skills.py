@@ -33,6 +33,7 @@ from lamina.settings import Settings, load_settings
 def add_skills(app: typer.Typer, say: Say) -> None:
     skills = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     skills.callback()(_lister(say))
+    skills.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("import", _importer), ("check", _checker), ("show", _shower), ("enable", _enabler), ("disable", _disabler),
         ("delete", _deleter),
