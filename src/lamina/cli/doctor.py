@@ -107,7 +107,7 @@ def _show(say: Say, line: Line) -> None:
         text.append(f"\n→ {visible(line.hint)}", style="dim")
     grid.add_row(Text(mark, style=f"bold {colour}"), Text(say[f"doctor.{line.name}"], style="bold"), text)
     console = Console(highlight=False)
-    console.width = max(50, console.width)
+    console.width = max(30, console.width)
     with console.capture() as captured:
         console.print(Padding(grid, 0))
     for row in captured.get().split("\n")[:-1]:

@@ -75,7 +75,8 @@ def _lister(say: Say) -> Any:
             tell_none(say, "keys.none", settings)
         else:
             columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
-            page(table(say, columns, [_row(say, key) for key in found]))
+            yields = ("limits", "used", "expires", "scopes")
+            page(table(say, columns, [_row(say, key) for key in found], yields=yields))
 
     return keys
 

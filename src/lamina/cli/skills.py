@@ -69,7 +69,8 @@ def _lister(say: Say) -> Any:
             tell_none(say, "skills.none", settings)
         else:
             columns = ("name", "kind", "scenario", "apps", "enabled", "whose", "source")
-            page(table(say, columns, [_row(say, owner, template) for owner, template in found]))
+            yields = ("source", "whose", "scenario", "apps", "kind")
+            page(table(say, columns, [_row(say, owner, template) for owner, template in found], yields=yields))
 
     return skills
 
