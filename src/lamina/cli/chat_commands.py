@@ -35,7 +35,7 @@ from lamina.cli.sessions import marked, session_table
 from lamina.cli.talk import MODES, begin, check_mode, take_up
 from lamina.cli.texts import visible
 from lamina.cli.view import bars, cuts, files_table, proof, segments
-from lamina.errors import InputError, LaminaError, SettingsError
+from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
 from lamina.records import Session, StoredMessage, Template, TurnRecord
 from lamina.types import Receipt, ToolCallEvent, ToolResult
 
@@ -321,9 +321,13 @@ async def _collect(desk: Desk, words: str) -> None:
 
 async def _compact(desk: Desk, words: str) -> None:
     session = desk.need()
-    with desk.screen.console.status(desk.say["chat.compacting"], spinner_style="cyan"):
-        done = await desk.app.compact(desk.owner, session.session_id)
+    try:
+        with desk.screen.console.status(desk.say["chat.compacting"], spinner_style="cyan"):
+            done = await desk.app.compact(desk.owner, session.session_id)
+    except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
+        return desk.show(Text(visible(error.message)))
     desk.say_line("chat.compacted", before=f"{done.before:,}", after=f"{done.after:,}", by=done.written_by)
+    return None
 
 
 async def _model(desk: Desk, words: str) -> After:
