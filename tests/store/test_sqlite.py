@@ -10,7 +10,7 @@ import pytest
 from lamina.errors import StoreBusyError
 from lamina.records import NewJob, NewMemory, Template
 from lamina.store.database import Make, Row, Steps
-from lamina.store.lock import OwnerLock
+from lamina.store.lock import OwnerLock, program_of
 from lamina.store.sqlite import ERASES, SqliteDatabase
 from lamina.store.store import Store, open_store
 
@@ -163,3 +163,27 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path: Path) -> 
     again = OwnerLock(path)
     assert not again.is_new
     again.release()
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["/usr/bin/lamina", "chat"], "lamina chat"),
+        (["/x/lamina/__main__.py", "--lang", "zh", "ask", "my secret"], "lamina ask"),
+        (["bot.py", "--token", "secret"], "bot.py"), (["lamina"], "lamina"), ([], ""), (["-c"], "-c"),
+    ],
+)  # fmt: skip
+def test_a_lock_names_the_program_and_nothing_private(words: list[str], program: str) -> None:
+    assert program_of(words) == program
+
+
+def test_a_lock_is_read_by_and_from_older_versions(tmp_path: Path) -> None:
+    path = tmp_path / "a.db.lock"
+    lock = OwnerLock(str(path))
+    assert path.read_bytes()[:32].strip() == str(os.getpid()).encode(), "as they read it"
+    path.write_text(f"{os.getpid():<20}\n")  # as they write it
+    with pytest.raises(StoreBusyError) as error:
+        OwnerLock(str(path))
+    assert error.value.message.endswith(f"is in use by process {os.getpid()}")
+    assert "PostgreSQL" in error.value.hint
+    lock.release()

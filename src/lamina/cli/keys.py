@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import count
 from typing import Annotated, Any
 
 import typer
@@ -38,6 +39,7 @@ COLOURS = {"usable": "green", "revoked": "red", "expired": "yellow"}
 def add_keys(app: typer.Typer, say: Say) -> None:
     keys = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     keys.callback()(_lister(say))
+    keys.command("list", hidden=True)(_lister(say))
     keys.command("new", help=say["keys.new"], epilog=say["keys.new.examples"])(_maker(say))
     keys.command("revoke", help=say["keys.revoke"])(_revoker(say))
     app.add_typer(keys, name="keys", help=say["keys.help"])
@@ -73,7 +75,8 @@ def _lister(say: Say) -> Any:
             tell_none(say, "keys.none", settings)
         else:
             columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
-            page(table(say, columns, [_row(say, key) for key in found]))
+            yields = ("limits", "used", "expires", "scopes")
+            page(table(say, columns, [_row(say, key) for key in found], yields=yields))
 
     return keys
 
@@ -91,7 +94,7 @@ def _row(say: Say, key: ApiKey) -> list[Any]:
 
 def _maker(say: Say) -> Any:
     def new(
-        name: Annotated[str, option(say, "key_name", "--name")],
+        name: Annotated[str | None, option(say, "key_name", "--name")] = None,
         scope: Annotated[list[str] | None, option(say, "scope", "--scope")] = None,
         rate: Annotated[int, option(say, "rate", "--rate", min=0, max=10**9)] = 0,
         tokens: Annotated[int, option(say, "tokens", "--tokens", min=0, max=10**15)] = 0,
@@ -103,13 +106,14 @@ def _maker(say: Say) -> Any:
         settings = chosen(user, store)
         scopes = _scopes(scope or USUAL)
         until = None if expires is None else time.time() + _span(expires)
-        if not name.strip():
+        if name is not None and not name.strip():
             raise InputError("--name is empty", hint="say what the key is for")
 
         async def make() -> tuple[ApiKey, str]:
             async with opened(settings, makes=True) as app:
+                named = _free({key.name for key in await app.store.keys.list(settings.user)}) if name is None else name
                 return await app.store.keys.add(
-                    settings.user, name.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
+                    settings.user, named.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
                 )
 
         key, text = run(make())
@@ -120,6 +124,11 @@ def _maker(say: Say) -> Any:
         print(text)
 
     return new
+
+
+def _free(taken: set[str]) -> str:
+    """A name for a key that nobody named."""
+    return next(name for number in count(1) if (name := f"key-{number}") not in taken)
 
 
 def _scopes(given: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """`lamina memory`: what is remembered of one user: list, add, search, edit, forget, pin, origins and the profile."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +41,7 @@ COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruct
 def add_memory(app: typer.Typer, say: Say) -> None:
     memory = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     memory.callback()(_lister(say))
+    memory.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("add", _adder), ("search", _searcher), ("show", _shower), ("edit", _editor), ("forget", _forgetter),
         ("pin", _pinner), ("profile", _profiler),
@@ -60,7 +61,9 @@ def memory_row(say: Say, memory: Memory) -> list[Any]:
     return [name, kind, f"{memory.importance:.2f}", day(when)[:10], styled(f"{pin}{text}{mark}", style)]
 
 
-COLUMNS = ("id", "kind", "importance", "day", "text")
+def memory_table(say: Say, memories: Sequence[Memory]) -> Any:
+    columns, rows = ("id", "kind", "importance", "day", "text"), [memory_row(say, one) for one in memories]
+    return table(say, columns, rows, right=("importance",), yields=("importance", "day", "kind"))
 
 
 def _lister(say: Say) -> Any:
@@ -89,7 +92,7 @@ def _lister(say: Say) -> Any:
             none = "memory.none" if kind is None else "memory.none_of_kind"
             tell_none(say, none, settings, kind=say.get(f"kind.{kind}", kind))
         else:
-            page(table(say, COLUMNS, [memory_row(say, one) for one in found], right=("importance",)))
+            page(memory_table(say, found))
 
     return memory
 
@@ -157,7 +160,7 @@ def _searcher(say: Say) -> Any:
                  _with_reason(say, marked(one_line(one.memory.text), query), one.why)]
                 for one in found
             ]  # fmt: skip
-            page(table(say, ("id", "score", "day", "text"), rows, right=("score",)))
+            page(table(say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day")))
 
     return search
 

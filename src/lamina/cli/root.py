@@ -2,7 +2,7 @@
 
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,8 @@ def run(arguments: list[str]) -> int:
     """Parse and run; the exit code is the error's."""
     say = texts(_language(arguments))
     arguments = _language_first(arguments)
+    if not arguments or arguments[-1] in ("--help", _family(arguments)):
+        _fold_help()
     try:
         command = typer.main.get_command(_tree(say, _family(arguments)))
         result: object = command.main(args=arguments or ["--help"], prog_name="lamina", standalone_mode=False)
@@ -43,12 +45,24 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "Abort":
                 return 130
             raise
-        family = _family(arguments)
-        within = f"{family} " if family and arguments[-1:] != [family] else ""
         if words := str(shown()):  # none where a family was called alone: its help says it all
-            _show(say, words, f"lamina {within}--help")
+            context = getattr(error, "ctx", None)  # where in the tree it was: `lamina memory forget`
+            _show(say, words, f"{context.command_path if context else 'lamina'} --help")
         return getattr(error, "exit_code", 2)
     return result if isinstance(result, int) else 0
+
+
+def _fold_help() -> None:
+    """Texts in the help are folded: Chinese has no blanks to break a line at, and would be cut."""
+    from typer import rich_utils
+
+    class Folding(rich_utils.OptionHighlighter):
+        def __call__(self, text: Any) -> Any:
+            made = super().__call__(text)
+            made.overflow = "fold"
+            return made
+
+    rich_utils.highlighter = Folding()
 
 
 def _family(arguments: list[str]) -> str:

@@ -108,7 +108,8 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
                 place = f"{address}:{options.port}"
                 raise SettingsError(say["serve.no_keys"].format(place=place), hint=say["serve.no_keys.next"])
             async with serving(Gateway(app, options, token=token, traces=_traces(app)), sock):
-                _hello(say, app, _url(options.address, sock), token, wanted.opens)
+                if not stop.is_set():  # nobody opens a page that is about to end
+                    _hello(say, app, _url(options.address, sock), token, wanted.opens)
                 await stop.wait()
     finally:
         sock.close()

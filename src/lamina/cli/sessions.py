@@ -1,6 +1,7 @@
 """`lamina sessions`: the chats of one user: list, begin, read, search, rename, set, branch, resume, end,
 delete, collect, import."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,7 @@ ROLES = {"system": "cyan", "user": "bright_white", "assistant": "green", "tool":
 def add_sessions(app: typer.Typer, say: Say) -> None:
     sessions = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     sessions.callback()(_lister(say))
+    sessions.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("new", _newer), ("show", _shower), ("search", _searcher), ("rename", _renamer), ("branch", _brancher),
         ("set", _setter), ("resume", _resumer), ("end", _ender), ("delete", _deleter), ("collect", _collector),
@@ -72,8 +74,7 @@ def _lister(say: Say) -> Any:
         elif not found:
             tell_none(say, "sessions.none", settings)
         else:
-            page(table(say, ("id", "when", "messages", "scenario", "title"), [session_row(say, s) for s in found],
-                       right=("messages",)))  # fmt: skip
+            page(session_table(say, found))
 
     return sessions
 
@@ -86,6 +87,11 @@ def session_row(say: Say, session: Session) -> list[Any]:
     name = styled(session.session_id[:SHORT], "cyan")
     place = session.scenario + (f"/{session.app}" if session.app else "")
     return [name, day(session.updated), f"{session.last_seq:,}", place, styled(title + mark + branch, style)]
+
+
+def session_table(say: Say, sessions: Sequence[Session]) -> Any:
+    columns, rows = ("id", "when", "messages", "scenario", "title"), [session_row(say, one) for one in sessions]
+    return table(say, columns, rows, right=("messages",), yields=("scenario", "messages", "when"))
 
 
 def _newer(say: Say) -> Any:
@@ -140,11 +146,7 @@ def _shower(say: Say) -> Any:
         if as_json:
             show_json({"session": session, "messages": messages})
             return
-        page(
-            table(
-                say, ("id", "when", "messages", "scenario", "title"), [session_row(say, session)], right=("messages",)
-            )
-        )
+        page(session_table(say, [session]))
         _show_messages(say, messages, full)
 
     return show
@@ -202,7 +204,7 @@ def _searcher(say: Say) -> Any:
                  one_line(f.session.title, 30) or say["untitled"], marked(f.snippet, query)]
                 for f in found
             ]  # fmt: skip
-            page(table(say, ("id", "number", "role", "title", "text"), rows))
+            page(table(say, ("id", "number", "role", "title", "text"), rows, yields=("title", "role", "number")))
 
     return search
 

@@ -42,6 +42,7 @@ from lamina.settings import Settings, load_settings
 def add_skills(app: typer.Typer, say: Say) -> None:
     skills = typer.Typer(no_args_is_help=False, invoke_without_command=True)
     skills.callback()(_lister(say))
+    skills.command("list", hidden=True)(_lister(say))
     for name, make in (
         ("import", _importer), ("check", _checker), ("show", _shower), ("enable", _enabler), ("disable", _disabler),
         ("delete", _deleter),
@@ -77,7 +78,8 @@ def _lister(say: Say) -> Any:
             tell_none(say, "skills.none", settings)
         else:
             columns = ("name", "kind", "scenario", "apps", "enabled", "whose", "source")
-            page(table(say, columns, [_row(say, owner, template) for owner, template in found]))
+            yields = ("source", "whose", "scenario", "apps", "kind")
+            page(table(say, columns, [_row(say, owner, template) for owner, template in found], yields=yields))
 
     return skills
 

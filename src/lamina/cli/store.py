@@ -219,7 +219,8 @@ def _jobber(say: Say) -> Any:
                  styled(one_line(j.error, 400), "red")]
                 for j in found
             ]  # fmt: skip
-            page(table(say, ("id", "kind", "attempts", "when", "error"), rows, right=("attempts",)))
+            page(table(say, ("id", "kind", "attempts", "when", "error"), rows, right=("attempts",),
+                       yields=("attempts", "when", "kind")))  # fmt: skip
 
     return jobs
 

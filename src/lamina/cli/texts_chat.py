@@ -257,6 +257,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "doctor.terminal": ("terminal", "终端"),
     "doctor.extras": ("extras", "可选组件"),
     "doctor.well": ("all is well: lamina chat", "一切正常：lamina chat"),
+    "doctor.busy": (
+        "well, but the store is in use: other commands need it free",
+        "其他正常，但存储正被使用：其他命令需等它空出",
+    ),
     "doctor.bad": ("to be mended: {count}", "需要处理：{count} 项"),
     "doctor.unchecked": (
         "store, provider, embedder and files were not looked at",

@@ -10,12 +10,14 @@ GATEWAY_TEXTS: dict[str, tuple[str, str]] = {
         "  lamina serve\n\n"
         "  lamina serve --listen 127.0.0.1:0 --no-open --log debug\n\n"
         "  lamina serve --listen 0.0.0.0:8765 --host-name chat.example.com\n\n"
-        "On this machine alone it opens the page with a token of yours. Anybody else needs a key: lamina keys new.",
+        "On this machine alone it opens the page with a token of yours. Anybody else needs a key: lamina keys new, "
+        "with a SQLite store before the gateway is started, since it has the store to itself.",
         "示例：\n\n"
         "  lamina serve\n\n"
         "  lamina serve --listen 127.0.0.1:0 --no-open --log debug\n\n"
         "  lamina serve --listen 0.0.0.0:8765 --host-name chat.example.com\n\n"
-        "仅在本机监听时，会用您的令牌打开网页。其他人需要密钥：lamina keys new。",
+        "仅在本机监听时，会用您的令牌打开网页。其他人需要密钥：lamina keys new；"
+        "使用 SQLite 存储时须在启动网关之前创建，因为运行中的网关独占存储。",
     ),
     "opt.listen": ("Address and port; 127.0.0.1:8765 by default.", "地址与端口；默认 127.0.0.1:8765。"),
     "opt.serve.workspace": (
@@ -41,8 +43,8 @@ GATEWAY_TEXTS: dict[str, tuple[str, str]] = {
         "{place} 可从其他机器访问，而存储中没有密钥",
     ),
     "serve.no_keys.next": (
-        "make one first: lamina keys new --name NAME; or listen on this machine alone: --listen 127.0.0.1:8765",
-        "请先创建密钥：lamina keys new --name 名称；或仅在本机监听：--listen 127.0.0.1:8765",
+        "make one first: lamina keys new; or listen on this machine alone: --listen 127.0.0.1:8765",
+        "请先创建密钥：lamina keys new；或仅在本机监听：--listen 127.0.0.1:8765",
     ),
     "keys.help": ("Keys of the gateway: list, new, revoke.", "网关密钥：列出、新建、吊销。"),
     "keys.new": ("Make a key and show it, this once.", "新建密钥，仅显示这一次。"),
@@ -57,7 +59,7 @@ GATEWAY_TEXTS: dict[str, tuple[str, str]] = {
         "每个密钥属于一个用户。权限：chat（对话）、read、write、metrics；不指定时为 chat、read、write。",
     ),
     "keys.revoke": ("Revoke a key; it ends within five seconds.", "吊销密钥；五秒内失效。"),
-    "opt.key_name": ("What it is for.", "用途。"),
+    "opt.key_name": ("What it is for; key-1, key-2, … by default.", "用途；默认为 key-1、key-2……"),
     "opt.scope": ("chat, read, write or metrics; repeatable.", "chat、read、write 或 metrics；可重复。"),
     "opt.rate": ("Requests a minute; 0 for the gateway's limit.", "每分钟请求数；0 表示采用网关的限制。"),
     "opt.tokens": ("Tokens a day; 0 for the gateway's limit.", "每天 token 数；0 表示采用网关的限制。"),

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from lamina.cli.tables import Bar, Bars, Fitted
 from lamina.cli.texts import reason_in, visible
 from lamina.types import Context, Message, Receipt, Segment
 
@@ -33,7 +33,6 @@ COLOURS = {
 }
 ROLES = {"system": "cyan", "user": "bright_white", "assistant": "green", "tool": "yellow"}
 SHORT_LAYER, SHORT_MESSAGE = 160, 400
-BAR = 36
 Say = Mapping[str, str]
 
 
@@ -102,15 +101,13 @@ def _plain(message: Message, say: Say) -> str:
     return visible("\n".join(lines))
 
 
-def bars(receipt: Receipt, say: Say) -> Table:
-    """A bar for each layer, the largest one full: the layers are compared with each other, the sum with the budget."""
-    table = Table(box=None, padding=(0, 1), show_header=False)
-    for justify in ("left", "left", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    layers = {layer: sent for layer, (sent, _) in receipt.by_layer().items() if sent}
-    for layer, sent in layers.items():
-        bar = Text("█" * max(1, round(BAR * sent / max(layers.values()))), style=COLOURS.get(layer, "white"))
-        table.add_row(layer, bar, f"{sent:,}", Text(f"{sent / max(1, receipt.tokens):.0%}", style="dim"))
+def bars(receipt: Receipt, say: Say) -> Bars:
+    """A bar for each layer: the layers are compared with each other, the sum with the budget."""
+    rows = [
+        Bar(layer, sent, sent / max(1, receipt.tokens), COLOURS.get(layer, "white"))
+        for layer, (sent, _) in receipt.by_layer().items()
+        if sent
+    ]
     total = Text(
         say["of_budget"].format(tokens=receipt.tokens, budget=receipt.budget),
         style="bold red" if receipt.over_budget else "bold",
@@ -118,19 +115,13 @@ def bars(receipt: Receipt, say: Say) -> Table:
     free = receipt.budget - receipt.tokens
     if free > 0:
         total.append(f"  ({say['free']} {free:,.0f})", style="dim")
-    table.add_row("", total, "", "")
-    return table
+    return Bars(rows, total)
 
 
-def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
+def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Fitted:
     names = [name for name in ("bytes", "layer", "tokens", "source", "hash", "trust", "why")
              if not (narrow and name == "hash")]  # fmt: skip
-    for name in names:
-        fold, right = name in ("source", "why"), name in ("bytes", "tokens")
-        table.add_column(
-            say[name], justify="right" if right else "left", overflow="fold" if fold else "ellipsis", no_wrap=not fold
-        )
+    rows: list[list[Text]] = []
     for run in _runs(receipt.segments, full):
         first, last, alone = run[0], run[-1], len(run) == 1
         dropped = first.decision == "dropped"
@@ -145,8 +136,11 @@ def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Table:
             "why": Text(f"{reason_in(say['lang'], 'dropped')}: {reason}" if dropped else reason,
                         style="yellow" if dropped else ""),
         }  # fmt: skip
-        table.add_row(*(cells[name] for name in names))
-    return table
+        rows.append([cells[name] for name in names])
+    yields = [name for name in ("hash", "trust", "bytes", "tokens") if name in names]
+    return Fitted(
+        {name: say[name] for name in names}, rows, ("source", "why"), ("bytes", "tokens"), yields, padding=(0, 1, 0, 1)
+    )
 
 
 def proof(receipt: Receipt, say: Say) -> str:
@@ -155,21 +149,22 @@ def proof(receipt: Receipt, say: Say) -> str:
     return f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {visible(receipt.counter)}"
 
 
-def cuts(receipt: Receipt, say: Say) -> Table | None:
+def cuts(receipt: Receipt, say: Say) -> Fitted | None:
     """What was left out, shortened or skipped, and why; None when all of it was sent."""
     gone = [segment for segment in receipt.segments if segment.decision != "kept"]
     if not gone:
         return None
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    lines: list[list[Text]] = []
     for (layer, fate, reason), run in groupby(gone, key=lambda s: (s.layer, s.decision, s.reason)):
         rows = list(run)
         source = rows[0].source if len(rows) == 1 else f"{rows[0].source} … {rows[-1].source}"
-        table.add_row(
+        lines.append([
             Text(layer, style=COLOURS.get(layer, "white")), Text(reason_in(say["lang"], fate), style="yellow"),
             Text(f"{sum(row.tokens for row in rows):,}"), Text(visible(source), style="dim"),
             Text(visible(reason_in(say["lang"], reason))),
-        )  # fmt: skip
-    return table
+        ])  # fmt: skip
+    heads: dict[str, str] = dict.fromkeys(("layer", "fate", "tokens", "source", "why"), "")
+    return Fitted(heads, lines, ("source", "why"), yields=("source", "tokens"), show_header=False)
 
 
 def _runs(segments: Sequence[Segment], full: bool) -> Iterator[list[Segment]]:
@@ -185,18 +180,16 @@ def show_files(rows: list[dict[str, Any]], say: Say) -> None:
     Console(highlight=False).print(files_table(rows, say))
 
 
-def files_table(rows: list[dict[str, Any]], say: Say) -> Table:
+def files_table(rows: list[dict[str, Any]], say: Say) -> Fitted:
     """The instruction files in force, what each includes below it."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("kind", "path", "size", "tokens", "hash", "last_injected"):
-        table.add_column(say[column], justify="right" if column in ("size", "tokens") else "left", overflow="fold")
+    lines: list[list[Text]] = []
     for row in rows:
         last = say["turn"].format(turn=row["last_injected"]) if row["last_injected"] else "—"
-        table.add_row(
+        lines.append([
             Text(say[row["kind"]], style="cyan" if row["kind"] == "instructions" else "blue"),
-            Text(visible(row["path"])), f"{row['size']:,}", f"{row['tokens']:,}", row["hash"][:8],
+            Text(visible(row["path"])), Text(f"{row['size']:,}"), Text(f"{row['tokens']:,}"), Text(row["hash"][:8]),
             Text(last + (say["changed_since"] if row["changed_since"] else "")),
-        )  # fmt: skip
-        for name in row["includes"]:
-            table.add_row("", Text(f"└ {visible(name)}", style="dim"))
-    return table
+        ])  # fmt: skip
+        lines += [[Text(""), Text(f"└ {visible(name)}", style="dim")] for name in row["includes"]]
+    heads = {name: say[name] for name in ("kind", "path", "size", "tokens", "hash", "last_injected")}
+    return Fitted(heads, lines, ("path",), ("size", "tokens"), yields=("hash", "size", "last_injected", "tokens"))

@@ -23,7 +23,7 @@ from lamina.gateway.log import RequestLog
 from lamina.gateway.metrics import Metrics
 from lamina.gateway.options import Options
 from lamina.gateway.own import own_routes
-from lamina.gateway.principals import Principals, Shown, shown_key
+from lamina.gateway.principals import WHEN_KEYS, Principals, Shown, shown_key
 from lamina.gateway.replies import encoded, error_reply, head, known_error
 from lamina.gateway.routes import ROUTES
 from lamina.gateway.routing import Door, MethodError, Routes, form_of
@@ -213,7 +213,7 @@ class Gateway:
         if door.route.scope is not None:
             principal = exchange.principal = await self._principal(exchange, headers, address)
             if door.route.scope not in principal.scopes:
-                hint = f"`lamina keys new --scope {door.route.scope}` makes a key that may"
+                hint = f"`lamina keys new --scope {door.route.scope}` makes a key that may{WHEN_KEYS}"
                 raise HttpError(403, f"this key lacks the scope {door.route.scope}", hint=hint, kind="scope")
             self.limits.admit(principal, spends=door.spends)
         query = door.query(scope["query_string"])

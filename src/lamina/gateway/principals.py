@@ -20,6 +20,8 @@ BELIEVED = 4.0
 """Seconds; with the time of a look-up itself a revoked key counts for at most five."""
 KEPT = 10_000
 """Credentials that are remembered."""
+WHEN_KEYS = " (with a SQLite store while the gateway is not running)"
+"""Where keys are advised: on SQLite the gateway has the store to itself."""
 COOKIE_SECONDS = 30 * 86_400
 
 
@@ -35,7 +37,7 @@ class Shown:
 def unknown() -> HttpError:
     return HttpError(
         401, "no key that is known here", kind="unauthorized",
-        hint="the address that `lamina serve` printed has a token in it, and `lamina keys new` makes keys",
+        hint=f"the address that `lamina serve` printed has a token in it, and `lamina keys new` makes keys{WHEN_KEYS}",
     )  # fmt: skip
 
 

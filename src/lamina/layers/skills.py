@@ -6,6 +6,7 @@ Files are read like instructions: never out of their folder, bounded, and nothin
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -66,10 +67,18 @@ def _folders(folder: AnyPath) -> list[str]:
             raise InputError(f"{shown(name)} is a link, not a folder", hint="copy the skill to where the link is")
     names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
     if not names:
-        raise InputError(f"there is no {FILE} in {shown(root, 200)} nor in its folders", hint="check the folder")
+        raise InputError(f"there is no {FILE} in {shown(root, 200)} nor in its folders", hint=_deeper(root))
     if len(names) > MAX_SKILLS:
         raise InputError(f"{shown(root, 200)} holds {len(names):,} skills", hint=f"at most {MAX_SKILLS:,} at a time")
     return [os.path.join(root, name) for name in names]
+
+
+def _deeper(root: str) -> str:
+    """Where skills are a level further down, if they are: that folder was meant."""
+    found = sorted(Path(root).glob(f"*/*/{FILE}"))
+    if found:
+        return f"there are some in {shown(str(found[0].parent.parent), 200)}: name that folder"
+    return "check the folder"
 
 
 def _file(folder: str, approvals: Approvals | None) -> tuple[str, FileText]:

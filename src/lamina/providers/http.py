@@ -6,6 +6,7 @@ another host; proxies and the environment are not trusted unless asked to. No er
 
 import asyncio
 import io
+import os
 import random
 import ssl
 import zlib
@@ -208,7 +209,9 @@ class Client:
                 retryable=False,
             )
         if isinstance(error, aiohttp.ClientConnectorError):
-            return ConnectError(f"{self.host} cannot be reached: {shown(said, 200)}", hint="is it running?")
+            why = self.without(_reason(error.os_error))
+            told = f"{self.host} cannot be reached"
+            return ConnectError(f"{told}: {shown(why, 200)}" if why else told, hint="is it running?")
         return ConnectError(f"{self.host} hung up before it answered: {shown(said, 200)}", hint="ask again")
 
     async def _refused(self, answer: "Answer") -> ProviderError:
@@ -406,3 +409,10 @@ def retry_after(value: str) -> float | None:
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
+
+
+def _reason(error: OSError) -> str:
+    """Why there was no connection, as people say it: the system's words, without addresses and the library's own."""
+    if error.errno is None:  # several addresses were tried
+        return ""
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or ""

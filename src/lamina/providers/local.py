@@ -117,6 +117,9 @@ class LocalProvider:
         said: dict[str, Any] = json.loads(line) if line else {}
         if "url" in said:
             return str(said["url"])
+        if not os.path.isfile(self._path):
+            what = f"the embedded model did not start: {shown(self._path, 200)} is not there"
+            raise ConnectError(what, hint="check the path of the GGUF file", retryable=False)
         log.seek(0)
         words = said.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or "it said nothing"
         hint = "pip install xllamacpp" if "xllamacpp" in words else f"is {shown(self._path, 200)} a GGUF file?"

@@ -494,5 +494,7 @@ async def open_sqlite(path: str, clock: Clock, upto: int | None = None) -> tuple
     real = os.path.realpath(path)
     if not Path(real).parent.is_dir():
         raise StoreError(f"there is no folder {Path(real).parent} for the store", hint="make it first")
+    if os.path.isdir(real):
+        raise StoreError(f"the store {real} is a folder", hint=f"name a file in it: {os.path.join(path, 'lamina.db')}")
     database = SqliteDatabase(real)
     return database, await database.start(clock, upto)

@@ -12,7 +12,7 @@ export function login(main, page, wrong = false) {
     el("img", { src: "/web/icon.svg", alt: "", width: 48, height: 48 }),
     el("h1", {}, t("loginTitle")),
     el("p", {}, t("loginToken"), " ", el("code", {}, "lamina serve"), t("loginToken2")),
-    el("p", { class: "muted" }, t("loginWhat"), " ", el("code", {}, "lamina keys new")),
+    el("p", { class: "muted" }, t("loginWhat"), " ", el("code", {}, "lamina keys new"), t("loginWhen")),
     el("label", { htmlFor: "key" }, t("loginKey")),
     field,
     failed,

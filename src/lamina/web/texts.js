@@ -188,6 +188,7 @@ const TEXTS = {
   tokenWrongHint: ["Take the whole address, just as this gateway printed it last.", "请完整复制本网关最近一次打印的地址。"],
   tokenWrongInside: ["That token is not right; you were signed in already.", "这个令牌不对；你此前已经登录。"],
   loginWhat: ["Or paste a key of this gateway. Make one with", "或者粘贴本网关的密钥。可以这样创建："],
+  loginWhen: [" – with a SQLite store before the gateway is started, since it has the store to itself.", " ——使用 SQLite 存储时须在启动网关之前创建，因为运行中的网关独占存储。"],
   loginKey: ["Key", "密钥"],
   loginGo: ["Sign in", "登录"],
   loginWrong: ["The gateway does not know this key.", "网关不认识这个密钥。"],
