@@ -236,6 +236,17 @@ async def test_M5_with_memory_off_nothing_is_learnt(store: Store) -> None:
     assert (await store.memories.list("ann"), await store.summaries.recent("ann")) == ([], [])
 
 
+async def test_M5_a_turn_that_a_command_without_an_index_finds_open_is_still_learnt_from(tmp_path: Path) -> None:
+    where = str(tmp_path / "s.db")
+    async with open_store(where) as store:
+        session = await store.sessions.new("ann")
+        await store.turns.begin("ann", session.session_id, {"role": "user", "content": "I live in Zanzibar."})
+    async with App.open(where, settings=settings(), work=False, index=False) as app:
+        assert (await app.store.jobs.counts("ann"))["waiting"] == 1
+        await app.end_session("ann", session.session_id)
+        assert (await app.store.jobs.counts("ann"))["waiting"] == 2
+
+
 async def test_M5_with_memory_off_nothing_is_even_asked_for(store: Store) -> None:
     off = App(store, settings(memory=False), provider=ScriptedProvider([[{"text": "Well."}]], repeat=True))
     session = await off.new_session("ann")

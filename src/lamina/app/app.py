@@ -53,8 +53,8 @@ LEASE, SHARED_LEASE = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
-def _finder(store: Store, settings: Settings, embedder: Embedder | None) -> Finder:
-    if not settings.memory:
+def _finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
+    if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:
         from lamina.layers.recall import Recall  # noqa: PLC0415 -- numpy is an extra
@@ -120,12 +120,12 @@ class App:
 
     def __init__(
         self, store: Store, settings: Settings, *, embedder: Embedder | None = None, complete: Complete | None = None,
-        tools: Tools | None = None, provider: Provider | None = None, clock: Clock = time.time,
+        tools: Tools | None = None, provider: Provider | None = None, clock: Clock = time.time, index: bool = True,
     ) -> None:  # fmt: skip
         self.store, self.settings = store, settings
         self._provider, self._engine = provider, None
         self._singles: dict[str, Session] = {}
-        self.recall = _finder(store, settings, embedder)
+        self.recall = _finder(store, settings, embedder, index)
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
         sources: list[Source] = [
@@ -155,12 +155,13 @@ class App:
     async def open(
         store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
         complete: Complete | None = None, tools: Tools | None = None, provider: Provider | None = None,
-        clock: Clock = time.time, work: bool = True,
+        clock: Clock = time.time, work: bool = True, index: bool = True,
     ) -> "AsyncGenerator[App, None]":  # fmt: skip
         """Open the store that is named here or in the settings, and build everything on it.
 
         Without an `embedder` or a `provider` those of the settings are taken. `work` runs the background jobs in this
-        process. At the end what still runs is interrupted, and kept.
+        process; without `index` no memory is looked for and no encoder loaded. At the end what still runs is
+        interrupted, and kept.
         """
         settings = load_settings() if settings is None else settings
         where = str(store) or settings.store
@@ -175,7 +176,14 @@ class App:
             if opened.alone:
                 await opened.jobs.release()
             app = App(
-                opened, settings, embedder=embedder, complete=complete, tools=tools, provider=provider, clock=clock
+                opened,
+                settings,
+                embedder=embedder,
+                complete=complete,
+                tools=tools,
+                provider=provider,
+                clock=clock,
+                index=index,
             )
             if work:
                 await app.recall.warm()  # better now than while somebody waits for an answer

@@ -5,7 +5,7 @@ Everything here is for one owner; what belongs to somebody else is not found, in
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, shown
 from lamina.layers.sources import SHARED
 from lamina.layers.templates import supports
 from lamina.records import Memory, Session, StoredMessage, TurnRecord
-from lamina.settings import Settings
 from lamina.store.database import MAX_TITLE
 from lamina.store.overview import Kind
 from lamina.store.store import Store
@@ -25,11 +24,6 @@ from lamina.types import Context
 LEAST = 4
 """Characters of an id that are enough, where no other begins so."""
 LAST = "last"
-
-
-def unindexed(settings: Settings) -> Settings:
-    """The settings for work that looks for no memories: no index is built and no encoder loaded."""
-    return replace(settings, memory=False)
 
 
 async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:

@@ -327,7 +327,7 @@ async def _compact(desk: Desk, words: str) -> None:
         with desk.screen.console.status(desk.say["chat.compacting"], spinner_style="cyan"):
             done = await desk.app.compact(desk.owner, session.session_id)
     except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
-        return desk.show(Text(visible(error.message)))
+        return desk.show(Text(visible(error_in(desk.say["lang"], error.message))))
     desk.say_line("chat.compacted", before=f"{done.before:,}", after=f"{done.after:,}", by=done.written_by)
     return None
 

@@ -59,11 +59,10 @@ def opened(settings: Settings, *, makes: bool = False, index: bool = False) -> A
     after a slip in the name would look as if everything were gone.
     """
     from lamina.app.app import App
-    from lamina.app.commands import unindexed
 
     if not makes:
         check_store(settings)
-    return App.open(settings=settings if index else unindexed(settings), work=False)
+    return App.open(settings=settings, work=False, index=index)
 
 
 def check_store(settings: Settings) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from lamina.app import upkeep
 from lamina.app.app import App
-from lamina.app.commands import unindexed, whole_id
+from lamina.app.commands import whole_id
 from lamina.app.upkeep import STDIO, open_only
 from lamina.cli.common import (
     SHORT,
@@ -163,7 +163,7 @@ def _importer(say: Say) -> Any:
         settings = chosen(user, store)
 
         async def work() -> int:
-            async with App.open(settings=unindexed(settings), work=False) as app:
+            async with App.open(settings=settings, work=False, index=False) as app:
                 with progress(say, "reading") as step:
                     lines = 0
 

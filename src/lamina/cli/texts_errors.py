@@ -14,6 +14,7 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "there is no store at {path}": "{path} 处没有存储",
     "there is no folder {path} for the store": "没有存放存储的文件夹 {path}",
     "the store {path} is in use by process {pid}": "存储 {path} 正被进程 {pid} 使用",
+    "the store {path} is a folder": "存储 {path} 是一个文件夹",
     "another program holds the store {path} locked": "存储 {path} 被另一个程序锁定",
     "{path} is not a store, but some other file": "{path} 不是存储，而是其他文件",
     "{path} is not a store, but a database of another program": "{path} 不是存储，而是其他程序的数据库",
@@ -28,6 +29,7 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "there is no turn yet": "还没有轮次",
     "no message {number} in session {name}": "会话 {name} 中没有消息 {number}",
     "no skill named {name} is enabled here": "这里没有启用名为 {name} 的技能",
+    "{where} has a slot {slot} and there is no value for it": "{where} 有变量 {slot}，但没有它的值",
     "turn {name} sent no request": "轮次 {name} 没有发出请求",
     # what people are told during a turn
     "without {source}: no answer within {n} ms": "没有用上 {source}：{n} 毫秒内没有结果",
@@ -94,8 +96,14 @@ HINTS = {
     "check --store or LAMINA_STORE": "请检查 --store 或 LAMINA_STORE",
     "check --store or LAMINA_STORE; nothing was changed": "请检查 --store 或 LAMINA_STORE；没有改动任何内容",
     "make it first": "请先创建它",
-    "go through that process, end it, or use PostgreSQL for more than one process":
-        "请通过该进程操作，或结束它；多个进程请用 PostgreSQL",
+    "leave that chat with Ctrl-D, or use its /sessions, /memory and /why":
+        "请在那个聊天里按 Ctrl-D 退出，或使用其中的 /sessions、/memory 和 /why",
+    "use its page or its API, or end it with Ctrl-C": "请使用它的页面或 API，或按 Ctrl-C 结束它",
+    "wait for it or end it, or use PostgreSQL for more than one process":
+        "请等它结束或结束它；多个进程请用 PostgreSQL",
+    "name a file in it: {path}": "请指定其中的文件：{path}",
+    "there are some in {path}: name that folder": "{path} 里有：请指定该文件夹",
+    "check the path of the GGUF file": "请检查 GGUF 文件的路径",
     "end it and try again": "请结束它再试",
     "free some space: writing goes on by itself, and reading works meanwhile":
         "请腾出空间：写入会自动恢复，其间仍可读取",
