@@ -204,7 +204,7 @@ def test_a_store_in_use_is_said_in_chinese_and_so_is_what_the_doctor_finds(lamin
         terminal.ready()
         said = lamina.run("sessions", "--lang", "zh").stderr
     assert said.startswith("错误：存储 ")
-    assert " 使用\n建议：请通过该进程操作" in said
+    assert " (lamina chat) 使用\n建议：请在那个聊天里按 Ctrl-D 退出" in said
     found = lamina.run("doctor", "--lang", "zh", LAMINA_PROVIDER="openai").stdout
     assert "设置中没有为 openai 指定模型" in found
 

@@ -109,8 +109,9 @@ async def test_nothing_is_imported_from_the_folder_one_is_in(tmp_path: Path, mon
     for name in ("json.py", "xllamacpp.py", "lamina.py"):
         (tmp_path / name).write_text("import os; os._exit(3)")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "none.gguf").write_text("this is no model")
     with pytest.raises(ConnectError, match="Failed to init"):
-        await LocalProvider("nowhere.gguf").start()
+        await LocalProvider("none.gguf").start()
     assert subprocess.run([sys.executable, "-m", "lamina"]).returncode == 3
 
 

@@ -162,14 +162,6 @@ def _fields(value: Any, wanted: Mapping[str, Callable[[Any], bool]]) -> bool:
     return all(name in found and holds(found[name]) for name, holds in wanted.items())
 
 
-def _nothing_or(wanted: Mapping[str, Callable[[Any], bool]]) -> Shape:
-    def holds(value: object) -> bool:
-        found = _json(value)
-        return found == {} or _fields(found, wanted)
-
-    return Shape("an object as JSON, empty or with what lamina keeps there", holds)
-
-
 def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
     def holds(value: object) -> bool:
         found = _json(value)
@@ -218,7 +210,7 @@ PLACES = {
     ("turn", "state"): ANSWERED,
     ("turn", "usage"): _with(USAGE),
     ("turn", "receipt"): _with(RECEIPT),
-    ("chat_session", "injection"): _nothing_or(INJECTION),
+    ("chat_session", "injection"): _with(INJECTION),
     ("chat_session", "runtime"): _with(RUNTIME),
     ("chunk", "text"): JSON_TEXT,
     ("layer_text", "text"): JSON_TEXT,
