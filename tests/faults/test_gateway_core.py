@@ -486,8 +486,12 @@ def test_R7_several_at_once_leave_exactly_one(tmp_path: Path, load: Load) -> Non
 def test_a_gateway_ends_in_order_when_it_is_told_to(tmp_path: Path, load: Load) -> None:
     for _ in load.rounds(1, "ends"):
         process = started(tmp_path, "gateway")
+        assert process.stdout is not None
+        while line := process.stdout.readline():
+            if "http://127.0.0.1:" in line:
+                break
         process.terminate()
-        out, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
         assert "Traceback" not in error
-        assert "http://127.0.0.1:" in out
+        assert "http://127.0.0.1:" in line
