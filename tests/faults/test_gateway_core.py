@@ -368,7 +368,7 @@ async def every_sink(folder: Path, log: Callable[[io.StringIO], RequestLog]) -> 
             await site.post("/api/leaky", data=CANARIES["body"].encode(), headers={"Content-Type": "application/json"})
             await site.post("/api/leaky", {}, key="", headers={"Cookie": f"lamina_{site.port}={cookie}"})
             written = (await site.get("/metrics")).raw.decode()
-        return sink.getvalue() + written, [TOKEN, key, key.rpartition("_")[2], cookie, *CANARIES.values()]
+        return sink.getvalue() + written, [TOKEN, key, key.split("_", 2)[2], cookie, *CANARIES.values()]
     finally:
         root.removeHandler(handler)
         root.setLevel(before)

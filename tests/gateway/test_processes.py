@@ -36,7 +36,7 @@ def test_the_official_clients_work_against_a_gateway_process(tmp_path: Path) -> 
             with other.messages.stream(model="lamina", max_tokens=99, messages=messages) as stream:
                 assert "".join(stream.text_stream) == "Hello, 你好。"
         log = site.log.read_text()
-    assert key.rpartition("_")[2] not in log, "no secret is in a log"
+    assert key.split("_", 2)[2] not in log, "no secret is in a log"
 
 
 async def read(client: aiohttp.ClientSession, url: str, key: str, after: str = "", upto: int = 10**9) -> list[Heard]:
