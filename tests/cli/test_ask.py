@@ -170,3 +170,13 @@ def test_a_call_as_the_last_thing_leaves_no_line_behind(lamina: Lamina) -> None:
     lamina.script([{"text": "I look."}, {"call": "read_file", "arguments": {"path": "x"}}])
     done = lamina.run("ask", "--mode", "agent", "What?", LAMINA_STEPS="1")
     assert (done.returncode, done.stdout) == (1, "I look.\n")
+
+
+def test_what_is_piped_in_with_a_nul_is_asked_and_names_the_session_without_it(lamina: Lamina) -> None:
+    lamina.script([{"text": "Well."}])
+    done = subprocess.run(
+        [sys.executable, "-m", "lamina", "ask"], input=b"Hello \0there", env=lamina.environ(), capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, b"Well." in done.stdout) == (0, True), done.stderr
+    assert lamina.json("sessions")[0]["title"] == "Hello there"

@@ -175,3 +175,12 @@ def test_a_notice_of_that_limit_is_not_said_twice(world: World, look: Look) -> N
         }"""
     )
     assert lines == [CUT["en-GB"]]
+
+
+def test_words_with_a_nul_in_them_are_sent_and_name_the_session_without_it(look: Look, tmp_path: Path) -> None:
+    with serving(tmp_path, [HELLO]) as site:
+        seen = look(site)
+        seen.page.fill("#ask", "Hello \0there")
+        seen.page.keyboard.press("Enter")
+        expect(seen.page.locator(".answer-foot .collect")).to_be_visible()
+        assert site.ask("GET", "/api/sessions")["sessions"][0]["title"] == "Hello there"

@@ -76,7 +76,7 @@ def check_mode(mode: str | None, what: str) -> None:
 async def begin(app: App, words: str, *, mode: str | None = None, skill: str = "") -> Session:
     """A new session, named after the words that begin it."""
     settings, _ = app.settings, app.provider  # who cannot answer is said before anything is stored
-    title = one_line(words, TITLE)
+    title = one_line(words.replace("\0", ""), TITLE)  # which words may hold and a title may not
     return await app.new_session(settings.user, title=title, mode=mode or settings.mode, skill=skill)
 
 

@@ -22,9 +22,9 @@ export function chat(page, id = "", seq = "") {
   return view;
 }
 
-// A session is named by its first words until somebody names it.
+// A session is named by its first words until somebody names it. A title holds no U+0000, which words may.
 function titled(words) {
-  const line = words.trim().split("\n")[0].trim();
+  const line = words.replaceAll("\0", "").trim().split("\n")[0].trim();
   const signs = [...line];
   return signs.length > TITLE ? `${signs.slice(0, TITLE - 1).join("")}…` : line;
 }
