@@ -18,7 +18,7 @@ class Look(Protocol):
 
 
 class Serve(Protocol):
-    def __call__(self, *script: Answer) -> Site: ...
+    def __call__(self, *script: Answer, **environ: str) -> Site: ...
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,16 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Look]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts a gateway that answers with this script."""
+    with ExitStack() as stack:
+        yield lambda *script, **environ: stack.enter_context(serving(tmp_path, script, environ=environ))
+
+
+@pytest.fixture
+def look(browser: Browser, serve: Serve) -> Iterator[Look]:
     """Opens windows; at the end nothing may have failed in them, and nothing may have been asked of anybody else."""
+    del serve  # asked for so that it ends after the windows: a page that outlives its gateway is refused what it asks
     windows: list[Seen] = []
     with ExitStack() as stack:
 
@@ -41,13 +49,6 @@ def look(browser: Browser) -> Iterator[Look]:
         yield one
     assert [error for window in windows for error in window.errors] == []
     assert [url for window in windows for url in window.outside] == []
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts a gateway that answers with this script."""
-    with ExitStack() as stack:
-        yield lambda *script: stack.enter_context(serving(tmp_path, script))
 
 
 @pytest.fixture(scope="module")

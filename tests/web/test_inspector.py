@@ -2,14 +2,13 @@
 
 import hashlib
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
 
 from tests.web.browser import Seen
-from tests.web.conftest import Look
-from tests.web.site import Site, serving
+from tests.web.conftest import Look, Serve
+from tests.web.site import Site
 
 World = tuple[Site, str, list[str]]
 
@@ -172,27 +171,27 @@ def test_the_chart_has_a_bar_for_each_turn_that_leads_to_it(world: World, look: 
     assert site.url in seen.page.url
 
 
-def test_what_was_cut_is_told_with_its_reason(look: Look, tmp_path: Path) -> None:
+def test_what_was_cut_is_told_with_its_reason(look: Look, serve: Serve) -> None:
     script = [[{"text": "many words of an answer " * 60}, {"usage": [900, 0, 300]}]]
-    with serving(tmp_path, script, environ={"LAMINA_BUDGET": "900", "LAMINA_COMPACTION": "false"}) as site:
-        session, turn = site.said("Question")
-        for number in range(3):
-            turn = site.said(f"Question {number}", session)[1]
-        told = receipt(site, turn)["receipt"]
-        cut = [one for one in told["segments"] if one["decision"] != "kept"]
-        assert cut
-        seen = look(site)
-        seen.go(f"#/t/{turn}/inspect")
-        rows = seen.page.locator(".cuts li")
-        expect(rows).to_have_count(len(cut))
-        for row, one in zip(rows.all(), cut, strict=True):
-            expect(row).to_contain_text(one["decision"])
-            expect(row).to_contain_text(one["source"])
-            expect(row).to_contain_text(one["reason"])
-        dropped = told["dropped"]
-        expect(seen.page.locator(".facts-row")).to_contain_text(
-            f"{dropped['count']} messages, {dropped['tokens']:,} tokens"
-        )
+    site = serve(*script, LAMINA_BUDGET="900", LAMINA_COMPACTION="false")
+    session, turn = site.said("Question")
+    for number in range(3):
+        turn = site.said(f"Question {number}", session)[1]
+    told = receipt(site, turn)["receipt"]
+    cut = [one for one in told["segments"] if one["decision"] != "kept"]
+    assert cut
+    seen = look(site)
+    seen.go(f"#/t/{turn}/inspect")
+    rows = seen.page.locator(".cuts li")
+    expect(rows).to_have_count(len(cut))
+    for row, one in zip(rows.all(), cut, strict=True):
+        expect(row).to_contain_text(one["decision"])
+        expect(row).to_contain_text(one["source"])
+        expect(row).to_contain_text(one["reason"])
+    dropped = told["dropped"]
+    expect(seen.page.locator(".facts-row")).to_contain_text(
+        f"{dropped['count']} messages, {dropped['tokens']:,} tokens"
+    )
 
 
 def test_what_would_be_sent_now_is_shown_and_nothing_is_sent(world: World, look: Look) -> None:

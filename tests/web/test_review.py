@@ -1,7 +1,6 @@
 """What a new user's review found on the page: words in the other language, lines that do not agree, things cut off."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from playwright.sync_api import expect
 
 from lamina.store.turns import LOST
 from tests.web.conftest import Look, Serve
-from tests.web.site import Site, serving
+from tests.web.site import Site
 from tests.web.test_trouble import HELLO, SLOW, begun, forgive
 
 World = tuple[Site, str, list[str]]
@@ -23,25 +22,25 @@ CUT = {"en-GB": "The answer ends here because its limit of tokens was reached.",
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 780}, "is_mobile": True, "has_touch": True}
 
 
-def test_a_turn_whose_process_was_killed_says_so_in_the_language_of_the_page(look: Look, tmp_path: Path) -> None:
-    with serving(tmp_path, [SLOW]) as site:
-        seen = look(site)
-        begun(seen)
-        session, turn = seen.session, seen.page.get_attribute(".turn", "data-turn")
-        seen.page.close()
-        site.process.kill()
-        site.process.wait(20)
-    with serving(tmp_path, [HELLO]) as site:
-        for lang, words in ENDED.items():
-            seen = look(site, locale=lang)
-            seen.go(f"#/s/{session}")
-            expect(seen.page.locator(".answer .notice")).to_have_text(words)
-            seen.go(f"#/t/{turn}/inspect")
-            told = seen.page.locator(".problem > div").first
-            expect(told).to_contain_text("its receipt was lost" if lang == "en-GB" else "回执随之丢失")
-            assert bool(HAN.search(told.inner_text())) == (lang == "zh-CN")
-            assert not (lang == "zh-CN" and re.search("[a-z]{3}", told.inner_text()))
-            forgive(seen, "409")
+def test_a_turn_whose_process_was_killed_says_so_in_the_language_of_the_page(look: Look, serve: Serve) -> None:
+    site = serve(SLOW)
+    seen = look(site)
+    begun(seen)
+    session, turn = seen.session, seen.page.get_attribute(".turn", "data-turn")
+    seen.page.close()
+    site.process.kill()
+    site.process.wait(20)
+    site = serve(HELLO)
+    for lang, words in ENDED.items():
+        seen = look(site, locale=lang)
+        seen.go(f"#/s/{session}")
+        expect(seen.page.locator(".answer .notice")).to_have_text(words)
+        seen.go(f"#/t/{turn}/inspect")
+        told = seen.page.locator(".problem > div").first
+        expect(told).to_contain_text("its receipt was lost" if lang == "en-GB" else "回执随之丢失")
+        assert bool(HAN.search(told.inner_text())) == (lang == "zh-CN")
+        assert not (lang == "zh-CN" and re.search("[a-z]{3}", told.inner_text()))
+        forgive(seen, "409")
 
 
 def test_the_words_of_older_stores_for_such_a_turn_are_known_too(world: World, look: Look) -> None:
@@ -88,39 +87,39 @@ def test_seconds_and_the_layers_of_the_bar_are_chinese_where_the_page_is(world: 
 
 
 @pytest.mark.parametrize("lang", ["en-GB", "zh-CN"])
-def test_a_source_that_was_skipped_is_left_out_in_both_places(look: Look, tmp_path: Path, lang: str) -> None:
-    with serving(tmp_path, [HELLO], environ={"LAMINA_MEMORY": "false"}) as site:
-        _, turn = site.said("Hello")
-        seen = look(site, locale=lang)
-        seen.go(f"#/t/{turn}/inspect")
-        cuts = seen.page.locator(".cuts li .layer")
-        expect(cuts.first).to_be_visible()
-        left = seen.page.locator(".fact-cell", has_text="Left out" if lang == "en-GB" else "未发送").locator("dd")
-        names = list(dict.fromkeys(cuts.all_inner_texts()))
-        assert (left.inner_text(), "memory" in names[0]) == ((", " if lang == "en-GB" else "、").join(names), True)
+def test_a_source_that_was_skipped_is_left_out_in_both_places(look: Look, serve: Serve, lang: str) -> None:
+    site = serve(HELLO, LAMINA_MEMORY="false")
+    _, turn = site.said("Hello")
+    seen = look(site, locale=lang)
+    seen.go(f"#/t/{turn}/inspect")
+    cuts = seen.page.locator(".cuts li .layer")
+    expect(cuts.first).to_be_visible()
+    left = seen.page.locator(".fact-cell", has_text="Left out" if lang == "en-GB" else "未发送").locator("dd")
+    names = list(dict.fromkeys(cuts.all_inner_texts()))
+    assert (left.inner_text(), "memory" in names[0]) == ((", " if lang == "en-GB" else "、").join(names), True)
 
 
 @pytest.mark.parametrize("turns", [1, 4, 12])
-def test_on_a_narrow_phone_both_axes_of_the_chart_are_whole(look: Look, tmp_path: Path, turns: int) -> None:
-    with serving(tmp_path, [HELLO]) as site:
-        session, turn = site.said("One")
-        for number in range(turns - 1):
-            turn = site.said(f"Question {number}", session)[1]
-        seen = look(site, **PHONE)
-        seen.go(f"#/t/{turn}/inspect")
-        expect(seen.page.locator(".bar.current")).to_be_in_viewport()
-        cut = seen.page.evaluate(
-            """() => {
-                const panel = document.querySelector(".chart").getBoundingClientRect();
-                const whole = (box) => box.left >= panel.left && box.right <= panel.right && box.right <= innerWidth;
-                const axes = [...document.querySelectorAll(".chart-svg.axis text")];
-                return [axes.length, axes.filter((one) => !whole(one.getBoundingClientRect())).length];
-            }"""
-        )
-        assert cut == [6, 0]
-        if turns == 1:
-            assert seen.page.evaluate("() => { const s = document.querySelector('.chart-scroll'); "
-                                      "return s.scrollWidth <= s.clientWidth; }")  # fmt: skip
+def test_on_a_narrow_phone_both_axes_of_the_chart_are_whole(look: Look, serve: Serve, turns: int) -> None:
+    site = serve(HELLO)
+    session, turn = site.said("One")
+    for number in range(turns - 1):
+        turn = site.said(f"Question {number}", session)[1]
+    seen = look(site, **PHONE)
+    seen.go(f"#/t/{turn}/inspect")
+    expect(seen.page.locator(".bar.current")).to_be_in_viewport()
+    cut = seen.page.evaluate(
+        """() => {
+            const panel = document.querySelector(".chart").getBoundingClientRect();
+            const whole = (box) => box.left >= panel.left && box.right <= panel.right && box.right <= innerWidth;
+            const axes = [...document.querySelectorAll(".chart-svg.axis text")];
+            return [axes.length, axes.filter((one) => !whole(one.getBoundingClientRect())).length];
+        }"""
+    )
+    assert cut == [6, 0]
+    if turns == 1:
+        assert seen.page.evaluate("() => { const s = document.querySelector('.chart-scroll'); "
+                                  "return s.scrollWidth <= s.clientWidth; }")  # fmt: skip
 
 
 def test_the_word_that_it_is_being_stopped_goes_when_it_is(serve: Serve, look: Look) -> None:
@@ -177,10 +176,10 @@ def test_a_notice_of_that_limit_is_not_said_twice(world: World, look: Look) -> N
     assert lines == [CUT["en-GB"]]
 
 
-def test_words_with_a_nul_in_them_are_sent_and_name_the_session_without_it(look: Look, tmp_path: Path) -> None:
-    with serving(tmp_path, [HELLO]) as site:
-        seen = look(site)
-        seen.page.fill("#ask", "Hello \0there")
-        seen.page.keyboard.press("Enter")
-        expect(seen.page.locator(".answer-foot .collect")).to_be_visible()
-        assert site.ask("GET", "/api/sessions")["sessions"][0]["title"] == "Hello there"
+def test_words_with_a_nul_in_them_are_sent_and_name_the_session_without_it(look: Look, serve: Serve) -> None:
+    site = serve(HELLO)
+    seen = look(site)
+    seen.page.fill("#ask", "Hello \0there")
+    seen.page.keyboard.press("Enter")
+    expect(seen.page.locator(".answer-foot .collect")).to_be_visible()
+    assert site.ask("GET", "/api/sessions")["sessions"][0]["title"] == "Hello there"

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from playwright.sync_api import Route, expect
 from lamina.gateway.page import FOLDER
 from tests.web.browser import Seen
 from tests.web.conftest import Look, Serve
-from tests.web.site import Site, serving
+from tests.web.site import Site
 
 World = tuple[Site, str, list[str]]
 HELLO = [{"text": "Hello."}, {"usage": [100, 40, 7]}]
@@ -120,24 +119,24 @@ def test_compaction_is_headed_by_what_it_did(world: World, look: Look) -> None:
     assert seen.page.evaluate("() => getComputedStyle(document.querySelector('.notice b')).whiteSpace") == "nowrap"
 
 
-def test_a_turn_that_nobody_counted_is_a_gap_in_the_chart(look: Look, tmp_path: Path) -> None:
-    with serving(tmp_path, [HELLO, HELLO, [{"text": "Uncounted."}], HELLO]) as site:
-        session, _ = site.said("One")
-        for words in ("Two", "Three", "Four"):
-            site.said(words, session)
-        turns = site.ask("GET", f"/api/sessions/{session}/turns")["turns"]
-        stored = json.loads(json.dumps(turns))
-        stored[2]["usage"] = {}  # as of a turn that was stopped before its provider said a number
-        seen = look(site)
-        seen.page.route("**/turns?limit=1000", lambda route: route.fulfill(json={"turns": stored}))
-        seen.go(f"#/t/{turns[3]['turn_id']}/inspect")
-        bars = seen.page.locator(".chart-svg .bar")
-        expect(bars).to_have_count(4)
-        assert bars.nth(2).get_attribute("aria-label") == "Turn 3: no tokens were counted"
-        expect(bars.nth(2).locator(".prompt, .cached")).to_have_count(0)
-        expect(seen.page.locator(".share-dot")).to_have_count(3)
-        expect(seen.page.locator(".share-line")).to_have_count(1)
-        assert len((seen.page.get_attribute(".share-line", "points") or "").split()) == 2
+def test_a_turn_that_nobody_counted_is_a_gap_in_the_chart(look: Look, serve: Serve) -> None:
+    site = serve(HELLO, HELLO, [{"text": "Uncounted."}], HELLO)
+    session, _ = site.said("One")
+    for words in ("Two", "Three", "Four"):
+        site.said(words, session)
+    turns = site.ask("GET", f"/api/sessions/{session}/turns")["turns"]
+    stored = json.loads(json.dumps(turns))
+    stored[2]["usage"] = {}  # as of a turn that was stopped before its provider said a number
+    seen = look(site)
+    seen.page.route("**/turns?limit=1000", lambda route: route.fulfill(json={"turns": stored}))
+    seen.go(f"#/t/{turns[3]['turn_id']}/inspect")
+    bars = seen.page.locator(".chart-svg .bar")
+    expect(bars).to_have_count(4)
+    assert bars.nth(2).get_attribute("aria-label") == "Turn 3: no tokens were counted"
+    expect(bars.nth(2).locator(".prompt, .cached")).to_have_count(0)
+    expect(seen.page.locator(".share-dot")).to_have_count(3)
+    expect(seen.page.locator(".share-line")).to_have_count(1)
+    assert len((seen.page.get_attribute(".share-line", "points") or "").split()) == 2
 
 
 def test_a_turn_that_was_really_stopped_is_such_a_gap(serve: Serve, look: Look) -> None:
@@ -307,21 +306,21 @@ def test_what_was_found_is_counted_in_the_language_that_is_chosen_and_has_no_mar
     expect(seen.page.locator(".lists h2").first).to_contain_text("找到")
 
 
-def test_on_a_phone_the_chart_is_at_its_turn_and_no_key_is_named(look: Look, tmp_path: Path) -> None:
-    with serving(tmp_path, [HELLO]) as site:
-        session, turn = site.said("One")
-        for number in range(20):
-            turn = site.said(f"Question {number}", session)[1]
-        seen = look(site, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
-        expect(seen.page.locator("#ask")).to_have_attribute("placeholder", "Ask something…")
-        seen.go(f"#/t/{turn}/inspect")
-        seen.page.wait_for_selector(".bar.current")
-        expect(seen.page.locator(".bar.current")).to_be_in_viewport()
-        expect(seen.page.locator(".columns .for-keys")).not_to_be_visible()
-        seen.go(f"#/s/{session}")
-        seen.page.get_by_role("button", name="Open the menu").tap()
-        expect(seen.page.locator("#side input")).to_have_attribute("placeholder", "Search all messages")
-        expect(seen.page.locator("#side .for-keys")).not_to_be_visible()
+def test_on_a_phone_the_chart_is_at_its_turn_and_no_key_is_named(look: Look, serve: Serve) -> None:
+    site = serve(HELLO)
+    session, turn = site.said("One")
+    for number in range(20):
+        turn = site.said(f"Question {number}", session)[1]
+    seen = look(site, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    expect(seen.page.locator("#ask")).to_have_attribute("placeholder", "Ask something…")
+    seen.go(f"#/t/{turn}/inspect")
+    seen.page.wait_for_selector(".bar.current")
+    expect(seen.page.locator(".bar.current")).to_be_in_viewport()
+    expect(seen.page.locator(".columns .for-keys")).not_to_be_visible()
+    seen.go(f"#/s/{session}")
+    seen.page.get_by_role("button", name="Open the menu").tap()
+    expect(seen.page.locator("#side input")).to_have_attribute("placeholder", "Search all messages")
+    expect(seen.page.locator("#side .for-keys")).not_to_be_visible()
 
 
 def test_two_turns_are_named_by_their_number(world: World, look: Look) -> None:
@@ -334,19 +333,19 @@ def test_two_turns_are_named_by_their_number(world: World, look: Look) -> None:
         expect(head.locator("code")).to_have_text(turn[:8])
 
 
-def test_a_long_card_fades_and_leads_to_all_of_it(look: Look, tmp_path: Path) -> None:
+def test_a_long_card_fades_and_leads_to_all_of_it(look: Look, serve: Serve) -> None:
     long = "- [x] a point that was made\n" * 60
-    with serving(tmp_path, [[{"text": long}], [{"text": "Short."}]]) as site:
-        for words in ("Long", "Short"):
-            session, _ = site.said(words)
-            row = site.ask("GET", f"/api/sessions/{session}/messages")["messages"][-1]
-            site.ask("PUT", f"/api/messages/{row['message_id']}/collected", {"collected": True})
-        seen = look(site)
-        seen.go("#/collected")
-        expect(seen.page.locator(".card")).to_have_count(2)
-        expect(seen.page.locator(".folded.long")).to_have_count(1)
-        expect(seen.page.locator(".card .all:visible")).to_have_count(1)
-        tick = "() => getComputedStyle(document.querySelector('.task.ticked'), '::after').borderBottomWidth"
-        assert seen.page.evaluate(tick) == "2px"
-        seen.page.locator(".card .all:visible").click()
-        expect(seen.page.locator(".found")).to_be_visible()
+    site = serve([{"text": long}], [{"text": "Short."}])
+    for words in ("Long", "Short"):
+        session, _ = site.said(words)
+        row = site.ask("GET", f"/api/sessions/{session}/messages")["messages"][-1]
+        site.ask("PUT", f"/api/messages/{row['message_id']}/collected", {"collected": True})
+    seen = look(site)
+    seen.go("#/collected")
+    expect(seen.page.locator(".card")).to_have_count(2)
+    expect(seen.page.locator(".folded.long")).to_have_count(1)
+    expect(seen.page.locator(".card .all:visible")).to_have_count(1)
+    tick = "() => getComputedStyle(document.querySelector('.task.ticked'), '::after').borderBottomWidth"
+    assert seen.page.evaluate(tick) == "2px"
+    seen.page.locator(".card .all:visible").click()
+    expect(seen.page.locator(".found")).to_be_visible()
