@@ -120,6 +120,14 @@ class TurnRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """What a turn has sent so far, and those texts of it that are not stored yet."""
+
+    receipt: Mapping[str, Any]
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NewMemory:
     """A fact to keep, with the turn it came from. What it `supersedes` stays on record and is no longer active."""
 

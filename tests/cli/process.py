@@ -2,14 +2,22 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.cli.forks import afresh, ran
 from tests.cli.terminal import Terminal
+
+
+def killed_at_once(store: str) -> None:
+    """As if its process had been killed before anything was stored of what it sent, which is a matter of 50 ms."""
+    with closing(sqlite3.connect(store)) as db, db:
+        assert db.execute("UPDATE turn SET receipt = '{}' WHERE receipt <> '{}'").rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.process import Lamina
+from tests.cli.process import Lamina, killed_at_once
 from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, NEWLINE, TAB, pasted
 
 HELLO: list[dict[str, Any]] = [{"text": "# Hello\n\nA **good** day."}, {"usage": [1_000, 500, 7]}]
@@ -222,12 +222,27 @@ def test_a_session_with_tools_is_taken_up_with_its_question_calls_and_answer(cha
         assert "line 8" in terminal.say("/tools", "line 8")
 
 
+def test_a_turn_that_was_killed_still_shows_what_it_sent(chat: Lamina) -> None:
+    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
+    with chat.terminal("chat") as terminal:
+        terminal.say("Tell me", "The beginning of")
+        terminal.process.send_signal(signal.SIGKILL)
+        terminal.end()
+    assert "interrupted: the process that answered ended" in chat("trace", "show", "last")
+    sent = json.loads(chat("trace", "replay", "last"))
+    assert sent["messages"][-1] == {"role": "user", "content": "Tell me"}
+    with chat.terminal("chat", "--resume", "last") as terminal:
+        terminal.ready()
+        terminal.say("/why", "user")
+
+
 def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_request_is(chat: Lamina) -> None:
     chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
     with chat.terminal("chat") as terminal:
         terminal.say("Tell me", "The beginning of")
         terminal.process.send_signal(signal.SIGKILL)
         terminal.end()
+    killed_at_once(chat.store)
     for command in ("show", "replay"):
         said = chat.error("trace", command, "last")
         assert "its receipt was lost with the process" in said

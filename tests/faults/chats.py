@@ -23,13 +23,13 @@ from lamina.assembly.wire import GRAMMARS
 from lamina.errors import StoreError
 from lamina.layers.history import INTERRUPTED
 from lamina.providers.scripted import ScriptedProvider, Step
-from lamina.records import Job, NewMemory, StoredMessage, TurnRecord
+from lamina.records import Job, NewMemory, Sent, StoredMessage, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.database import Database
 from lamina.store.jobs import DIED
 from lamina.store.store import Store, open_store
 from lamina.store.turns import Turns
-from lamina.types import Began, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
+from lamina.types import AnyMessage, Began, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
 from tests.faults.nursery import Ack, Line
 
 OWNERS = ("ann", "bob", "王")
@@ -270,20 +270,23 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
         found += [] if session.runtime.get("compactions") else [f"the summary of {line['session']} is lost"]
     for name, seen in ledger.turns.items():
         found += turn_problems(name, seen, known.get(name))
-    for name in [name for name, seen in ledger.turns.items() if seen.ended and name in known][-40:]:
-        found += await receipt_problems(store, known[name][0])
+    cut = [name for name, seen in ledger.turns.items() if not seen.ended and name in known]
+    whole = [name for name, seen in ledger.turns.items() if seen.ended and name in known][-40:]
+    for name in (*cut, *whole):
+        found += await receipt_problems(store, known[name][0], ledger.turns[name])
     found += [f"turn {name} was remembered {learnt[name]} times" for name in known if learnt[name] != 1]
     found += [f"the call {token} ran and is stored {called[token]} times" for token in ledger.ran if called[token] != 1]
     return found
 
 
-async def receipt_problems(store: Store, turn: TurnRecord) -> list[str]:
-    """What was sent can be rebuilt, byte for byte."""
+async def receipt_problems(store: Store, turn: TurnRecord, seen: Seen) -> list[str]:
+    """What was sent can be rebuilt, byte for byte, wherever something came of it, however the turn ended."""
     try:
         sent = await requests_of(store, turn.owner, turn)
     except StoreError as error:
         return [str(error)]
-    return [] if sent or turn.state != "complete" else [f"turn {turn.turn_id} was complete without a request"]
+    came = turn.state == "complete" or seen.text or seen.calls
+    return [f"what turn {turn.turn_id} sent is lost"] if came and not sent else []
 
 
 def tokens_of(row: StoredMessage) -> list[str]:
@@ -345,7 +348,7 @@ async def chats(order: Line, ack: Ack) -> None:
     rng = random.Random(order["seed"])
     provider = ScriptedProvider(answers(rng, f"s{order['seed']}"))
     planted = order.get("planted", "")
-    turns = ShowsEarly if planted == "early" else None
+    turns = {"early": ShowsEarly, "unsent": KeepsAtEnd}.get(planted)
     async with opened(order["where"], provider, tools(ack), turns=turns) as app:
         if planted == "split":
             split_jobs(app)
@@ -399,13 +402,28 @@ def unanswered(rows: Sequence[StoredMessage]) -> list[str]:
 class ShowsEarly(Turns):
     """Text is shown, and stored a little later."""
 
-    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = 60.0) -> None:
+    async def chunk(
+        self, owner: str, turn_id: str, n: int, text: str, *, lease: float = 60.0, sent: Sent | None = None
+    ) -> None:
         async def later() -> None:
             await asyncio.sleep(0.03)
-            await Turns.chunk(self, owner, turn_id, n, text, lease=lease)
+            await Turns.chunk(self, owner, turn_id, n, text, lease=lease, sent=sent)
 
         task = asyncio.create_task(later())
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+class KeepsAtEnd(Turns):
+    """What was sent is stored with the end of the turn, and not before."""
+
+    async def chunk(self, owner: str, turn_id: str, n: int, text: str, **more: Any) -> None:
+        await Turns.chunk(self, owner, turn_id, n, text, lease=more["lease"])
+
+    async def add(self, owner: str, turn_id: str, messages: Sequence[AnyMessage], **more: Any) -> Sequence[str]:
+        return await Turns.add(self, owner, turn_id, messages, lease=more["lease"])
+
+    async def renew(self, owner: str, turn_id: str, **more: Any) -> None:
+        await Turns.renew(self, owner, turn_id, lease=more["lease"])
 
 
 def split_jobs(app: App) -> None:

@@ -60,10 +60,15 @@ def test_R1_R20_nothing_acknowledged_is_lost_or_doubled_by_kill_9(
     assert trial.count > 5 * load.trials
 
 
-@pytest.mark.planted("text that is shown before it is stored; a job that is done apart from its effect")
-@pytest.mark.parametrize(("planted", "words"), [("early", "showed"), ("split", "was remembered 0 times")])
+@pytest.mark.planted(
+    "text that is shown before it is stored; a job done apart from its effect; a receipt stored with the end alone"
+)
+@pytest.mark.parametrize(
+    ("planted", "words"), [("early", "showed"), ("split", "was remembered 0 times"), ("unsent", "sent is lost")]
+)
 def test_R1_a_planted_bug_is_found(nursery: Nursery, tmp_path: Path, planted: str, words: str) -> None:
-    """Text that is shown before it is stored; a job that is completed apart from what it leads to."""
+    """Text that is shown before it is stored; a job that is completed apart from what it leads to; a receipt that is
+    stored with the end of its turn alone."""
     trial = Trial(nursery, os.fspath(tmp_path / "store.db"), tmp_path, planted)
     for n in range(40):
         trial.kill(n)

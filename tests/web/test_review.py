@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from lamina.store.turns import LOST
+from tests.cli.process import killed_at_once
 from tests.web.conftest import Look, Serve
 from tests.web.site import Site
 from tests.web.test_trouble import HELLO, SLOW, begun, forgive
@@ -30,6 +31,7 @@ def test_a_turn_whose_process_was_killed_says_so_in_the_language_of_the_page(loo
     seen.page.close()
     site.process.kill()
     site.process.wait(20)
+    killed_at_once(str(site.folder / "chats.db"))
     site = serve(HELLO)
     for lang, words in ENDED.items():
         seen = look(site, locale=lang)

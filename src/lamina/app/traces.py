@@ -129,7 +129,8 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
 
 
 def unsent(turn: TurnRecord) -> NotFoundError:
-    """Why there is no request of this turn to look at. Requests are kept with the end of their turn."""
+    """Why there is no request of this turn to look at. Requests are kept when something of
+    the answer comes, or 50 ms after they were sent."""
     if was_lost(turn):
         return NotFoundError(
             f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",
@@ -139,7 +140,7 @@ def unsent(turn: TurnRecord) -> NotFoundError:
 
 
 def was_lost(turn: TurnRecord) -> bool:
-    """Did its process end before it, and take along what is stored with the end?"""
+    """Did its process end before it?"""
     return turn.error in LOST
 
 

@@ -14,25 +14,38 @@ FORM = 1
 PLAIN = ("hash", "size", "tokens", "budget", "over_budget", "counter", "grammar", "layout", "epoch", "epoch_reason")
 
 
-def pack(receipts: Sequence[Receipt]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The requests of a turn as plain values, and the texts that they are made of, by hash."""
-    texts: dict[str, str] = {}
-    requests: list[dict[str, Any]] = []
-    before: list[list[Any]] = []
-    for receipt in receipts:
+class Trace:
+    """The requests of a turn as plain values, and the texts that they are made of, by hash. It grows with the turn."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.requests: list[dict[str, Any]] = []
+        self._last: list[list[Any]] = []
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return {"form": FORM, "requests": list(self.requests)} if self.requests else {}
+
+    def add(self, receipt: Receipt) -> None:
         payload, rows = receipt.payload, list[list[Any]]()
         for segment in receipt.segments:
             tile = payload[segment.start : segment.end].decode()
             name = text_hash(tile) if tile else ""
             if tile:
-                texts[name] = tile
+                self.texts[name] = tile
             rows.append([*segment[:9], name])
-        pairs = zip(before, rows, strict=False)
-        same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(rows)))
-        whole = {**receipt.summary(), "same": same, "segments": rows[same:]}
-        requests.append(whole)
-        before = rows
-    return {"form": FORM, "requests": requests}, texts
+        pairs = zip(self._last, rows, strict=False)
+        same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(self._last), len(rows)))
+        self.requests.append({**receipt.summary(), "same": same, "segments": rows[same:]})
+        self._last = rows
+
+
+def pack(receipts: Sequence[Receipt]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Requests that are all known, and their texts."""
+    trace = Trace()
+    for receipt in receipts:
+        trace.add(receipt)
+    return trace.value, trace.texts
 
 
 def hashes(trace: Mapping[str, Any]) -> list[str]:

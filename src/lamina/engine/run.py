@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from lamina.assembly.checks import LONGEST_ID, check_message
 from lamina.assembly.results import MAX_CHARS, tool_result
 from lamina.assembly.scrub import Scrub
-from lamina.assembly.trace import pack
 from lamina.assembly.wire import encode
 from lamina.engine.build import ContextBuilder, turn_mark
 from lamina.engine.compaction import (
@@ -52,7 +51,7 @@ from lamina.layers.history import has_pictures, whole
 from lamina.layers.said import words
 from lamina.layers.tools import ToolRegistry
 from lamina.ports import Ask, Complete, HistoryRows, Provider
-from lamina.records import FinalState, NewJob, Turn, TurnRecord
+from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
 from lamina.types import (
     AnyMessage,
     Began,
@@ -86,11 +85,14 @@ class TurnRows(Protocol):
         self, owner: str, session_id: str, message: AnyMessage, *, key: str = "", lease: float = LEASE, tokens: int = 0,
         more: Sequence[AnyMessage] = (),
     ) -> TurnRecord: ...  # fmt: skip
-    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None: ...
+    async def chunk(
+        self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE, sent: Sent | None = None
+    ) -> None: ...
     async def add(
-        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE
-    ) -> Sequence[str]: ...
-    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE) -> None: ...
+        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE,
+        sent: Sent | None = None,
+    ) -> Sequence[str]: ...  # fmt: skip
+    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None: ...
     async def finish(
         self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
         usage: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
@@ -146,6 +148,7 @@ class Engine:
         before = record.answer_seq if turn.given.results else record.user_seq
         work = Work(replace(turn, before=before), record, running, ask, Runtime.of(turn.session.runtime))
         work.since = list(turn.given.since)
+        work.linked = self._linked.get(_place(turn), frozenset())
         task = asyncio.create_task(self._carry(work))
         self._tasks[record.turn_id] = (running, task)
         task.add_done_callback(lambda _: self._tasks.pop(record.turn_id, None))
@@ -306,6 +309,7 @@ class Engine:
     async def _answer(self, work: Work, context: Context) -> list[ToolCallEvent]:
         """One request: its texts go to whoever stores and shows them; its calls come back when it is over."""
         work.receipts.append(context.receipt)
+        later = asyncio.get_running_loop().call_later(BATCH, work.fresh.set)  # who waits for long has it stored
         work.said, work.shown = "", 0
         scrub = Scrub(turn_mark(work.turn), lambda tag: typed(work, tag))
         calls: list[ToolCallEvent] = []
@@ -332,6 +336,7 @@ class Engine:
                     else:
                         work.done = event.reason
         finally:
+            later.cancel()
             self._say(work, scrub.close())
         return calls
 
@@ -376,7 +381,9 @@ class Engine:
         """Store a message of the turn, and with calls the text beside them. Not to be cancelled in the middle: what is
         stored here must not be stored again with the answer; the end of the turn waits for it."""
         async with work.storing:
-            await self._turns.add(*work.key, [message], lease=self._lease)
+            sent = work.unkept()
+            await self._turns.add(*work.key, [message], lease=self._lease, sent=sent)
+            work.keep(sent)
             work.since.append(message)
             if message["role"] == "assistant":
                 work.show_rest()
@@ -420,17 +427,22 @@ class Engine:
         return asked
 
     async def _store_texts(self, work: Work) -> None:
-        """Text is stored, then shown, in batches; the first of an answer at once."""
+        """Text is stored, then shown, in batches; the first of an answer at once. What was sent is stored with the
+        first text, or without it when that is long in coming."""
         while True:
             await work.fresh.wait()
             work.fresh.clear()
             async with work.storing:
-                text = work.said[work.shown :]
+                text, sent = work.said[work.shown :], work.unkept()
                 if text:
-                    await self._turns.chunk(*work.key, work.chunks, text, lease=self._lease)
+                    await self._turns.chunk(*work.key, work.chunks, text, lease=self._lease, sent=sent)
                     work.chunks, work.shown = work.chunks + 1, work.shown + len(text)
                     work.running.emit(Text(text))
-            await asyncio.sleep(BATCH)
+                elif sent:
+                    await self._turns.renew(*work.key, lease=self._lease, sent=sent)
+                work.keep(sent)
+            if text:
+                await asyncio.sleep(BATCH)
 
     async def _hold(self, work: Work) -> None:
         """Nobody takes a turn that is being answered for abandoned."""
@@ -449,13 +461,11 @@ class Engine:
             record = await self._turns.get(*work.key)
             final: FinalState = "interrupted" if record.state == "streaming" else record.state
             return work.running.end(record, Ended(final, record.error or error, hint))
-        trace, texts = pack(work.receipts)
+        trace = work.written()
+        texts = trace.texts
         runtime = work.runtime.to_dict()
         if work.requests and (kept := work.requests.kept(work.turn)):
             runtime, texts = {**runtime, LEDGER: kept[0]}, {**texts, **kept[1]}
-        session = work.turn.session
-        place = (session.owner, session.session_id, session.created)
-        known = self._linked.pop(place, frozenset())
         manager = work.gathered.manager if work.gathered else None
         answer: Message = {"role": "assistant", "content": work.said}
         handed = work.handed if state == "complete" else ()
@@ -464,13 +474,14 @@ class Engine:
         lasting = work.turn.given.history is None
         record = await self._turns.finish(
             *work.key, state=state, answer=answer, usage=usage(work, hint),
-            receipt=trace if work.receipts else {},
-            texts={name: text for name, text in texts.items() if name not in known},
+            receipt=trace.value,
+            texts={name: text for name, text in texts.items() if name not in work.linked},
             injection=manager.state.to_dict() if manager and work.heard and lasting else None,
             runtime=runtime if lasting else None,
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
-        self._linked[place] = frozenset(texts)  # only now: they are stored
+        self._linked.pop(_place(work.turn), None)
+        self._linked[_place(work.turn)] = frozenset(texts)  # only now: they are stored
         while len(self._linked) > 1_000:
             self._linked.pop(next(iter(self._linked)))
         work.show_rest()
@@ -479,3 +490,8 @@ class Engine:
         work.running.emit(*handed)
         code = status_of(problem) if state == "failed" else 0
         return work.running.end(record, Ended(state, error, hint, work.done, code))
+
+
+def _place(turn: Turn) -> tuple[str, str, float]:
+    """A session; a new one may have the name of one that was deleted."""
+    return turn.session.owner, turn.session.session_id, turn.session.created

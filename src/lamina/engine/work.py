@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.assembly.trace import Trace
 from lamina.engine.build import Gathered
 from lamina.engine.layout import Requests
 from lamina.engine.running import Running
@@ -19,7 +20,7 @@ from lamina.errors import (
 )  # fmt: skip
 from lamina.layers.history import Chat, whole
 from lamina.ports import Ask
-from lamina.records import FinalState, Turn, TurnRecord
+from lamina.records import FinalState, Sent, Turn, TurnRecord
 from lamina.types import Context, DoneReason, Message, Receipt, Text, ToolCall, ToolCallEvent, Usage
 
 CANCELLED = "cancelled"
@@ -59,6 +60,12 @@ class Work:
     """In the layout `ledger`: what each request extends."""
     since: list[Message] = field(default_factory=list[Message])
     receipts: list[Receipt] = field(default_factory=list[Receipt])
+    trace: Trace = field(default_factory=Trace)
+    """The receipts as they are stored; written when they have to be, not before they are sent."""
+    kept: int = 0
+    """How many of them are stored."""
+    linked: frozenset[str] = frozenset()
+    """Texts that are stored and known to belong here: they need not be stored again."""
     usages: list[tuple[int, Usage]] = field(default_factory=list[tuple[int, Usage]])
     """What the provider counted, each with the number of its request."""
     said: str = ""
@@ -80,6 +87,24 @@ class Work:
     @property
     def key(self) -> tuple[str, str]:
         return self.record.owner, self.record.turn_id
+
+    def written(self) -> Trace:
+        """What was sent so far, as it is stored."""
+        for receipt in self.receipts[len(self.trace.requests) :]:
+            self.trace.add(receipt)
+        return self.trace
+
+    def unkept(self) -> Sent | None:
+        """What was sent, where something of it is not stored yet."""
+        if self.kept == len(self.receipts):
+            return None
+        trace = self.written()
+        return Sent(trace.value, {name: text for name, text in trace.texts.items() if name not in self.linked})
+
+    def keep(self, sent: Sent | None) -> None:
+        """It is stored."""
+        if sent:
+            self.kept, self.linked = len(sent.receipt["requests"]), self.linked | sent.texts.keys()
 
     def show_rest(self) -> None:
         """What was just stored with the step is shown."""

@@ -178,7 +178,7 @@ async def _sent(app: App, request: Request, turn_id: str, number: int | None) ->
         why = unsent(turn)
         if turn.finished is None:
             raise HttpError(
-                409, "the turn still runs; requests are kept with its end", hint="ask again", kind="running"
+                409, "the turn has just begun: it has not sent anything yet", hint="ask again", kind="running"
             )
         raise HttpError(409, why.message, hint=why.hint, kind="lost" if was_lost(turn) else "not_sent")
     if number is not None and number > len(receipts):

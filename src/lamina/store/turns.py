@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lamina.errors import LeaseError, MessageError, shown
-from lamina.records import FinalState, NewJob, TurnRecord
+from lamina.records import FinalState, NewJob, Sent, TurnRecord
 from lamina.store.database import (
     MAX_NAME,
     Clock,
@@ -32,7 +32,7 @@ COLUMNS = (
     "error, created, finished, lease_until, begun"
 )
 WITHOUT = COLUMNS.replace("usage, receipt", "'{}', '{}'")
-"""Of a turn that is just being ended: whoever ends it knows its usage and receipt, and a receipt is large."""
+"""Of a turn that is just being written to: whoever does knows its usage and receipt, and a receipt is large."""
 LEASE = 60.0
 LOOKED_AT = 1_000
 """Of the newest messages, for calls that wait for their results."""
@@ -132,25 +132,39 @@ def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
     return turn
 
 
-def _hold(owner: str, turn_id: str, until: float, begun: float | None = None) -> Steps[TurnRecord]:
-    """Renew the lease of a turn that still streams; this also locks its row."""
+def _hold(
+    owner: str, turn_id: str, until: float, begun: float | None = None, sent: Sent | None = None
+) -> Steps[TurnRecord]:
+    """Renew the lease of a turn that still streams, and keep what it has sent; this also locks its row."""
+    receipt = {"receipt": dump(sent.receipt)} if sent else {}
     rows = yield (
-        "UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?) "
-        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {COLUMNS}",
-        (until, begun, owner, turn_id),
+        f"UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?){''.join(f', {name} = ?' for name in receipt)} "
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {WITHOUT}",
+        (until, begun, *receipt.values(), owner, turn_id),
     )
-    if rows:
-        return turn_of(rows[0])
-    turn = yield from get_turn(owner, turn_id)
-    raise _ended(turn)
+    if not rows:
+        turn = yield from get_turn(owner, turn_id)
+        raise _ended(turn)
+    if sent:
+        yield from _put_texts(owner, turn_id, sent.texts)
+    return turn_of(rows[0])
+
+
+def _put_texts(owner: str, turn_id: str, texts: Mapping[str, str]) -> Steps[None]:
+    """The texts of a receipt, each once for an owner, and that this turn needs them."""
+    names = sorted(texts)
+    rows = [(owner, name, dump(texts[name])) for name in names]
+    yield from insert("layer_text", "owner, hash, text", rows, "ON CONFLICT DO NOTHING")
+    links = [(owner, turn_id, name) for name in names]
+    yield from insert("turn_text", "owner, turn_id, hash", links, "ON CONFLICT DO NOTHING")
 
 
 def _ended(turn: TurnRecord) -> LeaseError:
     return LeaseError(f"turn {turn.turn_id!r} has already ended: {turn.state}", hint="begin a new turn")
 
 
-def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float) -> Steps[None]:
-    yield from _hold(owner, turn_id, until, now)
+def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float, sent: Sent | None) -> Steps[None]:
+    yield from _hold(owner, turn_id, until, now, sent)
     yield from insert("chunk", "owner, turn_id, n, text", [(owner, turn_id, n, dump(text))], "ON CONFLICT DO NOTHING")
 
 
@@ -167,10 +181,11 @@ def _chunks(owner: str, turn_id: str, after: int = -1) -> Steps[list[tuple[int, 
 
 
 def _add(
-    db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float
-) -> Steps[list[str]]:
+    db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float,
+    sent: Sent | None,
+) -> Steps[list[str]]:  # fmt: skip
     """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
-    turn = yield from _hold(owner, turn_id, until, now)
+    turn = yield from _hold(owner, turn_id, until, now, sent)
     if not messages:
         return []
     if folded:
@@ -212,16 +227,7 @@ def _finish(
     )
     yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     yield from put_words(db, owner, turn.session_id, [(turn.answer_seq, text_in(answer.get("content")))])
-    yield from insert(
-        "layer_text", "owner, hash, text", [(owner, name, dump(text)) for name, text in sorted(texts.items())],
-        "ON CONFLICT DO NOTHING",
-    )  # fmt: skip
-    yield from insert(
-        "turn_text",
-        "owner, turn_id, hash",
-        [(owner, turn_id, name) for name in sorted(texts)],
-        "ON CONFLICT DO NOTHING",
-    )
+    yield from _put_texts(owner, turn_id, texts)
     yield from change_session(owner, turn.session_id, session, now)
     yield from add_jobs(owner, jobs, now)
     return turn
@@ -281,6 +287,11 @@ def _named(texts: Mapping[str, str]) -> Mapping[str, str]:
     return texts
 
 
+def _check_sent(sent: Sent | None) -> None:
+    if sent:
+        _named(sent.texts)
+
+
 class Turns:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -326,18 +337,25 @@ class Turns:
         )  # fmt: skip
         return turn if turn.repeated else replace(turn, receipt=receipt or {})
 
-    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE) -> None:
-        """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease."""
+    async def chunk(
+        self, owner: str, turn_id: str, n: int, text: str, *, lease: float = LEASE, sent: Sent | None = None
+    ) -> None:
+        """Store a piece of the answer, before it is shown; the same `n` again changes nothing. Renews the lease.
+
+        Here and below, `sent` is what the turn has sent so far: kept from then on, however the turn ends.
+        """
         now = self._clock()
-        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease))
+        _check_sent(sent)
+        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease, sent))
 
     async def chunks(self, owner: str, turn_id: str, *, after: int = -1) -> Sequence[tuple[int, str]]:
         """The pieces of an answer that still streams."""
         return await self._db.read(owner, lambda: _chunks(owner, turn_id, after))
 
     async def add(
-        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE
-    ) -> Sequence[str]:
+        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE,
+        sent: Sent | None = None,
+    ) -> Sequence[str]:  # fmt: skip
         """Tool calls and results inside the turn, before its answer; returns their message ids.
 
         `folded` says that the chunks so far are in these messages, as the text beside a tool call is; they go.
@@ -345,11 +363,15 @@ class Turns:
         now = self._clock()
         for message in messages:
             parts(message)
-        return await self._db.write(owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease))
+        _check_sent(sent)
+        return await self._db.write(
+            owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease, sent)
+        )
 
-    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE) -> None:
+    async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None:
         until = self._clock() + lease
-        await self._db.write(owner, lambda: _hold(owner, turn_id, until))
+        _check_sent(sent)
+        await self._db.write(owner, lambda: _hold(owner, turn_id, until, sent=sent))
 
     async def finish(
         self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
