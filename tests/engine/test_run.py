@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -326,3 +327,16 @@ async def test_a_session_goes_on_when_its_skill_is_deleted_or_switched_off(
             assert "no longer applies" in str(sent.messages[-1]["content"]), "the model is told that it is gone"
         else:
             assert "SKILL-TEXT" not in sent.system
+
+
+async def test_a_clock_that_is_set_in_the_middle_of_a_turn_does_not_end_it(where: str) -> None:
+    """Its lease has run out by the new time; the worker of the process that answers it knows better."""
+    ahead, provider = [0.0], ScriptedProvider([[{"text": "one "}, {"delay": 2.5}, {"text": "two"}]])
+    clock = lambda: time.time() + ahead[0]  # noqa: E731 -- short
+    async with App.open(where, settings=settings(), provider=provider, clock=clock) as app:
+        session = await app.new_session("ann")
+        running = await app.start("ann", session.session_id, "count")
+        async for event in running.events():
+            if isinstance(event, Text):
+                ahead[0] = 120.0
+        assert running.turn.state == "complete"

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import lamina.store
 from lamina import App, ToolRegistry
 from lamina.app.worker import Worker, jobs_of_turn
+from lamina.assembly.trace import pack
 from lamina.engine.run import Engine
 from lamina.errors import ConnectError
 from lamina.layers.memory import MemoryService
 from lamina.providers.scripted import ScriptedProvider, Step
-from lamina.records import NewJob, TurnRecord
+from lamina.records import NewJob, Sent, TurnRecord
 from lamina.store.database import Database, Make
 from lamina.store.jobs import Jobs
 from lamina.store.store import Store
@@ -169,7 +170,8 @@ async def prepare(order: Line, ack: Ack) -> None:
         await app.store.sessions.delete("ann", "gone")
         await app.store.jobs.claim("a dead one", lease=60)
         turn = await app.store.turns.begin("ann", "ann-0", {"role": "user", "content": question("open")})
-        await app.store.turns.chunk("ann", turn.turn_id, 0, "[open] ")
+        sent = Sent(*pack([(await app.context("ann", "ann-0", question("open"))).receipt]))
+        await app.store.turns.chunk("ann", turn.turn_id, 0, "[open] ", sent=sent)
         ack({"what": "began", "turn": turn.turn_id, "words": question("open")})
         ack({"what": "text", "turn": turn.turn_id, "text": "[open] "})
         os._exit(ENDED)

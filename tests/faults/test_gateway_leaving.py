@@ -167,7 +167,7 @@ async def leaving(
                     (n, rng.choice(["alone", "session", "events"])) for n in range(AT_ONCE * at, AT_ONCE * (at + 1))
                 ]
                 left += await asyncio.gather(*(leave(site, kind, rng.choice(sessions), n, rng) for n, kind in kinds))
-                await until(lambda: not site.app.engine.busy)
+                await until(lambda: not site.app.engine.here)
             wrong += await states(site, left)
             await until(lambda: ours() <= before, 10)
             wrong += [f"tasks are left over: {ours() - before}"] if ours() > before else []
@@ -244,6 +244,6 @@ async def test_R9_a_client_says_what_its_leaving_means(tmp_path: Path, wish: str
             writer.write(sent)
             head = (await reader.readuntil("词".encode())).decode().lower()
             writer.close()
-            await until(lambda: not site.app.engine.busy)
+            await until(lambda: not site.app.engine.here)
             turn = await site.app.store.turns.get("ann", head.split("x-lamina-turn: ")[1].split("\r\n")[0])
             assert turn.state == {"finish": "complete", "cancel": "interrupted"}[wish]

@@ -9,7 +9,7 @@ from lamina.app.trace import requests_of
 from lamina.engine.run import Engine
 from lamina.errors import StoreError
 from lamina.providers.scripted import ScriptedProvider
-from lamina.records import TurnRecord
+from lamina.records import Sent, TurnRecord
 from lamina.store.store import Store, open_store
 from lamina.store.turns import Turns
 from tests.faults.chats import chat_settings
@@ -29,6 +29,9 @@ class Refusing(Turns):
 
 class WithoutTexts(Turns):
     """The planted bug: a receipt without the texts that it names."""
+
+    async def chunk(self, owner: str, turn_id: str, n: int, text: str, *, sent: Any = None, **more: Any) -> None:
+        await super().chunk(owner, turn_id, n, text, sent=sent and Sent(sent.receipt, {}), **more)
 
     async def finish(self, owner: str, turn_id: str, *, texts: Any = None, **more: Any) -> TurnRecord:
         return await super().finish(owner, turn_id, **more)

@@ -412,10 +412,10 @@ async def test_half_an_answer_never_looks_whole(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", provider=scripted(slow)) as site:
         body = {"messages": [{"role": "user", "content": "go"}]}
         asked = asyncio.create_task(site.post("/v1/chat/completions", body, headers={"Idempotency-Key": "k"}))
-        while not site.app.engine.busy:
+        while not site.app.engine.here:
             await asyncio.sleep(0.01)
         asked.cancel()
-        while site.app.engine.busy:
+        while site.app.engine.here:
             await asyncio.sleep(0.01)
         again = await site.post("/v1/chat/completions", body, headers={"Idempotency-Key": "k"})
         said = again.json["error"]["message"]

@@ -2,19 +2,25 @@
 
 import asyncio
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] -- it ships annotations, no stubs
 import pytest
 
 from lamina.errors import StoreError
+from lamina.store.database import Steps
 from lamina.store.postgres import PostgresDatabase, numbered, open_postgres
-from lamina.store.store import Store
+from lamina.store.store import Store, open_store
+from lamina.types import AnyMessage, text_hash
 from tests.postgres import Server
 
+QUESTION: AnyMessage = {"role": "user", "content": "hi"}
 SOCKET = ".s.PGSQL.5432"
 
 
@@ -142,3 +148,61 @@ async def test_R13_whatever_the_plan_no_more_jobs_are_taken_than_were_asked_for(
         ]
     finally:
         await database.close()
+
+
+async def test_a_text_that_is_deleted_while_a_turn_leans_on_it_is_stored_again(postgres: Server) -> None:
+    where, text = postgres.database(), {text_hash("shared"): "shared"}
+    async with open_store(where) as store:
+        first, second = [
+            await store.turns.begin("ann", (await store.sessions.new("ann")).session_id, QUESTION) for _ in range(2)
+        ]
+        await store.turns.finish("ann", first.turn_id, texts=text)
+        other: Any = await cast("Any", asyncpg).connect(where.replace("lamina@", "postgres@"))
+        try:
+            async with other.transaction():  # as the deletion of the first session does
+                await other.execute("DELETE FROM turn_text; DELETE FROM layer_text")
+                finishing = asyncio.create_task(store.turns.finish("ann", second.turn_id, texts=text))
+                async with asyncio.timeout(20):
+                    while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                        assert not finishing.done()
+                        await asyncio.sleep(0.01)
+        finally:
+            await other.close()
+        assert (await finishing).state == "complete"
+        assert await store.history.texts("ann", list(text)) == text
+
+
+async def test_a_row_that_leans_on_nothing_is_refused(postgres: Server) -> None:
+    async with open_store(postgres.database()) as store:
+
+        def wrong() -> Steps[None]:
+            yield "INSERT INTO turn_text (owner, turn_id, hash) VALUES (?, ?, ?)", ("ann", "none", "none")
+
+        with pytest.raises(StoreError, match=r"refused: .* foreign key"):
+            await store.db.write("ann", wrong)
+
+
+CLOCK = """
+import asyncio, sys, time
+right = time.time
+time.time = lambda: right() + float(sys.argv[2])
+from lamina.store.store import open_store
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        session = await store.sessions.new("ann")
+        turn = await store.turns.begin("ann", session.session_id, {"role": "user", "content": "hi"}, lease=600)
+        print(turn.lease_until)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("ahead", [-900, 0, 900])
+async def test_a_lease_is_in_the_time_of_the_database_whatever_the_machine_says(postgres: Server, ahead: int) -> None:
+    where = postgres.database()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLOCK, where, str(ahead), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert 300 < float(said) - time.time() < 900
+    async with open_store(where) as store:
+        assert await store.turns.recover() == [], "nobody takes it for lost"

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +148,7 @@ class App:
         )
         self._fit_window()
         self._jobs = asked_for(settings.memory)
-        self.worker = Worker(store, self.memory, learns=settings.memory)
+        self.worker = Worker(store, self.memory, learns=settings.memory, here=self._here)
 
     @staticmethod
     @asynccontextmanager
@@ -210,6 +210,9 @@ class App:
             self._provider = provider_of(self.settings)
             self._fit_window()
         return self._provider
+
+    def _here(self) -> Set[str]:
+        return self._engine.here if self._engine else frozenset()
 
     @property
     def engine(self) -> Engine:

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
 from lamina.layers.memory import SUMMARY, MemoryService, summary_job
@@ -57,12 +57,14 @@ class Worker:
     def __init__(
         self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
         lease: float = LEASE, park_after: int = 5, report: Report | None = None, learns: bool = True,
-        deadline: float = DEADLINE, in_a_row: float = IN_A_ROW,
+        deadline: float = DEADLINE, in_a_row: float = IN_A_ROW, here: Callable[[], Collection[str]] = tuple,
     ) -> None:  # fmt: skip
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory, self._learns, self._deadline = store, memory, learns, deadline
         self._report: Report = report or (lambda job, how, error: None)
         self._batch, self._lease, self._park_after, self._in_a_row = batch, lease, park_after, in_a_row
+        self._here = here
+        """The turns that this process answers."""
         self._log = logging.getLogger("lamina.worker")
         self._ending = False
         self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
@@ -78,8 +80,8 @@ class Worker:
                 jobs = await self._claim(free) if free else ()
                 if time.monotonic() - looked >= PAUSE:  # also when there is always something to do
                     looked = time.monotonic()
-                    await self._store.turns.recover(jobs=asked_for(self._learns))
-            except StoreError as error:
+                    await self._store.turns.recover(jobs=asked_for(self._learns), without=self._here())
+            except LaminaError as error:
                 jobs = ()
                 self._log.warning("[Worker] %s", error)
             running |= {asyncio.create_task(self._do(job)) for job in jobs}

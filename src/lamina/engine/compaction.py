@@ -53,23 +53,32 @@ def is_due(context: Context) -> bool:
 def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, turns: int = 0) -> int:
     """The number of the last message that is folded: of the newest turns, whole, those stay that fit into `room`, and
     `turns` of them in any case."""
+    turn_of = _grouped(rows)
     first_of: dict[str, int] = {}
     for row in rows:
-        first_of.setdefault(_turn(row), row.seq)
+        first_of.setdefault(turn_of[row.seq], row.seq)
     kept, size, stay = (rows[-1].seq + 1 if rows else 1), 0, sorted(first_of.values())[len(first_of) - turns :]
     for row in reversed(rows):
         size += count(row.text) + count(str(row.extra or ""))
         if size > room and not (stay and row.seq >= stay[0]):
             break
-        if row.seq == first_of[_turn(row)]:
+        if row.seq == first_of[turn_of[row.seq]]:
             kept = row.seq
-    while (begin := min((first_of[_turn(row)] for row in rows if row.seq >= kept), default=kept)) < kept:
+    while (begin := min((first_of[turn_of[row.seq]] for row in rows if row.seq >= kept), default=kept)) < kept:
         kept = begin  # two turns ran at once: none is cut
     return kept - 1
 
 
-def _turn(row: StoredMessage) -> str:
-    return row.turn_id or f"#{row.seq}"
+def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
+    """To which turn each message belongs, by its number. One that begins with results goes on with the turn before it,
+    whose calls they answer: the caller ran them himself."""
+    found: dict[int, str] = {}
+    named: dict[str, str] = {}
+    last = ""
+    for row in rows:
+        name = row.turn_id or f"#{row.seq}"
+        last = found[row.seq] = named.setdefault(name, last if row.role == "tool" and last else name)
+    return found
 
 
 async def fold(

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -161,9 +161,9 @@ class Engine:
             raise MessageError(f"the tool {shown(twice[0])} is lamina's own here", hint="give yours another name")
 
     @property
-    def busy(self) -> int:
+    def here(self) -> Set[str]:
         """Turns that run in this process."""
-        return len(self._tasks)
+        return self._tasks.keys()
 
     def running(self, turn_id: str) -> Running | None:
         """A turn that runs in this process."""
@@ -240,7 +240,7 @@ class Engine:
             return context
         if self._compacts and is_due(context):
             try:
-                await self._compact(work, context)
+                await self._compact(work, context, turns=1 if work.turn.given.results else 0)  # they are its question
             except CompactionError as error:
                 if not work.warned:
                     work.running.emit(Notice("compaction", str(error)))
@@ -474,12 +474,13 @@ class Engine:
         lasting = work.turn.given.history is None
         record = await self._turns.finish(
             *work.key, state=state, answer=answer, usage=usage(work, hint),
-            receipt=trace.value,
+            receipt=trace.value if work.kept < len(work.receipts) else None,
             texts={name: text for name, text in texts.items() if name not in work.linked},
             injection=manager.state.to_dict() if manager and work.heard and lasting else None,
             runtime=runtime if lasting else None,
             jobs=self._jobs(work.record), error=error, tokens=self.builder.settings.count(work.said),
         )  # fmt: skip
+        record = replace(record, receipt=trace.value)
         self._linked.pop(_place(work.turn), None)
         self._linked[_place(work.turn)] = frozenset(texts)  # only now: they are stored
         while len(self._linked) > 1_000:

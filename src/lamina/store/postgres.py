@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -37,8 +38,17 @@ LOST = (
 POOL = 10
 """Connections of one process, at most."""
 FULL = f"each process of lamina takes up to {POOL} connections: raise max_connections there, or put PgBouncer between"
-AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
+AGAIN = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.UniqueViolationError,
+    asyncpg.ForeignKeyViolationError,  # what a row leans on was deleted meanwhile
+)
 """Two transactions met; rolled back for certain. On the second run one of them sees what the other did."""
+EXACT = 0.5
+"""Seconds by which clocks may differ without harm."""
+MEETINGS = 10
+"""Runs after which a row that leans on nothing is no meeting but a mistake."""
 
 
 def _lexemes(owner: str, found: Sequence[str]) -> str:
@@ -81,9 +91,11 @@ async def _nothing(connection: Any) -> None:
 class PostgresDatabase:
     dialect = DIALECT
 
-    def __init__(self, pool: Any, place: str) -> None:
+    def __init__(self, pool: Any, place: str, skew: float = 0.0) -> None:
         self._pool = pool
         self._place = place
+        self.skew = skew
+        """Seconds that the server's clock is ahead of this machine's."""
         self.commits = 0
 
     async def write(self, owner: str, make: Make[T]) -> T:
@@ -110,7 +122,7 @@ class PostgresDatabase:
     async def _run(self, owner: str, make: Make[T], *, worker: bool, readonly: bool) -> T:
         failure: Exception | None = None
         deadline = asyncio.get_running_loop().time() + PATIENCE
-        for pause in itertools.chain((0.0, 0.0, 0.01, 0.05), itertools.repeat(0.2)):
+        for run, pause in enumerate(itertools.chain((0.0, 0.0, 0.01, 0.05), itertools.repeat(0.2))):
             if asyncio.get_running_loop().time() + pause > deadline:
                 break
             await asyncio.sleep(pause)
@@ -121,6 +133,8 @@ class PostgresDatabase:
                     self.commits += not readonly
                     return result
             except AGAIN as error:
+                if isinstance(error, asyncpg.ForeignKeyViolationError) and run >= MEETINGS:
+                    raise self._explain(error) from error
                 failure = error
             except LOST as error:
                 if isinstance(error, ValueError):  # a value that asyncpg cannot send
@@ -228,6 +242,14 @@ async def _check_role(connection: Any, place: str) -> None:
         )
 
 
+async def _skew(connection: Any) -> float:
+    """How far the server's clock is ahead; what the way there may account for is nothing."""
+    asked = time.time()
+    there = await connection.fetchval("SELECT CAST(extract(epoch FROM clock_timestamp()) AS float8)")
+    ahead = float(there) - (asked + time.time()) / 2
+    return ahead if abs(ahead) > EXACT else 0.0
+
+
 async def _migrate(connection: Any, place: str, clock: Clock, upto: int | None) -> int:
     """Bring the tables up to date, in one transaction; whoever starts at the same moment waits."""
     async with connection.transaction():
@@ -264,6 +286,7 @@ async def open_postgres(url: str, clock: Clock, upto: int | None = None) -> tupl
         async with pool.acquire() as connection:
             await _check_role(connection, place)
             before = await _migrate(connection, place, clock, upto)
+            skew = await _skew(connection)
     except asyncpg.PostgresError as error:
         pool.terminate()
         raise StoreError(f"PostgreSQL at {place} refused to make the tables: {error}", hint="check the role's rights"
@@ -271,4 +294,4 @@ async def open_postgres(url: str, clock: Clock, upto: int | None = None) -> tupl
     except StoreError:
         pool.terminate()
         raise
-    return PostgresDatabase(pool, place), before
+    return PostgresDatabase(pool, place, skew), before

@@ -153,7 +153,10 @@ def _request(value: Any) -> bool:
     return _fields(value, rows)
 
 
-RECEIPT: Mapping[str, Callable[[Any], bool]] = {"requests": lambda value: _each(value, _request)}
+RECEIPT: Mapping[str, Callable[[Any], bool]] = {
+    "requests": lambda value: _each(value, _request),
+    "pieces": lambda value: _each(value, _is_text),
+}
 
 
 def _fields(value: Any, wanted: Mapping[str, Callable[[Any], bool]]) -> bool:
@@ -162,14 +165,15 @@ def _fields(value: Any, wanted: Mapping[str, Callable[[Any], bool]]) -> bool:
     return all(name in found and holds(found[name]) for name, holds in wanted.items())
 
 
-def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
-    def holds(value: object) -> bool:
-        found = _json(value)
-        return isinstance(found, dict) and all(
-            known[name](each) for name, each in cast("dict[str, Any]", found).items() if name in known
-        )
+def holds_all(value: object, known: Mapping[str, Callable[[Any], bool]]) -> bool:
+    """An object in which what lamina keeps there has the right shape."""
+    return isinstance(value, dict) and all(
+        known[name](each) for name, each in cast("dict[str, Any]", value).items() if name in known
+    )
 
-    return Shape("an object as JSON with what lamina keeps there", holds)
+
+def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
+    return Shape("an object as JSON with what lamina keeps there", lambda value: holds_all(_json(value), known))
 
 
 TEXT = Shape("text", lambda value: isinstance(value, str))

@@ -48,6 +48,11 @@ class Store:
         return self.db.dialect.name == "sqlite"
 
 
+def _as_there(clock: Clock, skew: float) -> Clock:
+    """The time that all processes of a store agree on: a lease that one writes, another reads."""
+    return lambda: clock() + skew
+
+
 @asynccontextmanager
 async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) -> AsyncGenerator[Store, None]:
     """Open a store, bring its tables up to date, and close it at the end.
@@ -61,6 +66,7 @@ async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) ->
         except ModuleNotFoundError as error:
             raise StoreError("asyncpg is not installed", hint="pip install 'lamina[postgres]'") from error
         db, before = await open_postgres(where, clock)
+        clock = _as_there(clock, db.skew)
     elif "://" in where and not where.startswith("sqlite:///"):
         raise StoreError(f"no store speaks {where.partition('://')[0]!r}", hint="a path, sqlite:/// or postgresql://")
     else:

@@ -3,11 +3,11 @@
 A turn that nobody answers any more (its lease has run out) is ended by `recover`, with what it had so far.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.errors import LeaseError, MessageError, shown
+from lamina.errors import LeaseError, MessageError, NotFoundError, shown
 from lamina.records import FinalState, NewJob, Sent, TurnRecord
 from lamina.store.database import (
     MAX_NAME,
@@ -24,6 +24,7 @@ from lamina.store.database import (
     new_id,
 )
 from lamina.store.jobs import add_jobs
+from lamina.store.receipts import put_receipt, whole_receipts
 from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
 from lamina.types import AnyMessage, text_hash
 
@@ -53,7 +54,8 @@ def get_turn(owner: str, turn_id: str) -> Steps[TurnRecord]:
     rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     if not rows:
         raise missing("turn", turn_id)
-    return turn_of(rows[0])
+    (turn,) = yield from whole_receipts([turn_of(rows[0])])
+    return turn
 
 
 def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
@@ -76,7 +78,8 @@ def _begin(
     if key:
         rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND key = ?", (owner, key)
         if rows:
-            return replace(_of_session(turn_of(rows[0]), session_id), repeated=True)
+            (turn,) = yield from whole_receipts([turn_of(rows[0])])
+            return replace(_of_session(turn, session_id), repeated=True)
     seq = yield from take_numbers(owner, session_id, 2 + len(more), now)
     last = seq + 1 + len(more)
     yield from _check_results(owner, session_id, [message, *more])  # under the session's lock: once is once
@@ -101,19 +104,26 @@ def _begin(
 
 
 def _check_results(owner: str, session_id: str, messages: Sequence[AnyMessage]) -> Steps[None]:
-    """Results that come from outside answer calls that wait for them."""
+    """Results that come from outside answer calls that wait for them. Those of a turn from which nothing came wait
+    again: whoever is told to ask once more sends them once more."""
     given = [str(message.get("tool_call_id", "")) for message in messages if message["role"] == "tool"]
     if not given:
         return
     rows = yield (
-        "SELECT role, extra FROM conversation WHERE owner = ? AND session_id = ? ORDER BY seq DESC LIMIT ?",
+        "SELECT role, extra, turn_id, state, content FROM conversation WHERE owner = ? AND session_id = ? "
+        "ORDER BY seq DESC LIMIT ?",
         (owner, session_id, LOOKED_AT),
     )
     waiting: set[str] = set()
-    for role, extra in reversed(rows):
+    taken: dict[str, set[str]] = {}
+    for role, extra, turn_id, state, content in reversed(rows):
         kept = load(extra)
         if role == "tool":
-            waiting.discard(str(kept.get("tool_call_id")))
+            name = str(kept.get("tool_call_id"))
+            taken.setdefault(turn_id, set()).update({name} & waiting)
+            waiting.discard(name)
+        elif role == "assistant" and state in ("failed", "interrupted") and not (load(content) or kept):
+            waiting |= taken.get(turn_id, set())
         else:
             waiting = {str(call["id"]) for call in kept.get("tool_calls") or ()} if role == "assistant" else set()
     for name in given:
@@ -136,27 +146,17 @@ def _hold(
     owner: str, turn_id: str, until: float, begun: float | None = None, sent: Sent | None = None
 ) -> Steps[TurnRecord]:
     """Renew the lease of a turn that still streams, and keep what it has sent; this also locks its row."""
-    receipt = {"receipt": dump(sent.receipt)} if sent else {}
     rows = yield (
-        f"UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?){''.join(f', {name} = ?' for name in receipt)} "
+        "UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?) "
         f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {WITHOUT}",
-        (until, begun, *receipt.values(), owner, turn_id),
+        (until, begun, owner, turn_id),
     )
     if not rows:
         turn = yield from get_turn(owner, turn_id)
         raise _ended(turn)
     if sent:
-        yield from _put_texts(owner, turn_id, sent.texts)
+        yield from put_receipt(owner, turn_id, sent.receipt, sent.texts)
     return turn_of(rows[0])
-
-
-def _put_texts(owner: str, turn_id: str, texts: Mapping[str, str]) -> Steps[None]:
-    """The texts of a receipt, each once for an owner, and that this turn needs them."""
-    names = sorted(texts)
-    rows = [(owner, name, dump(texts[name])) for name in names]
-    yield from insert("layer_text", "owner, hash, text", rows, "ON CONFLICT DO NOTHING")
-    links = [(owner, turn_id, name) for name in names]
-    yield from insert("turn_text", "owner, turn_id, hash", links, "ON CONFLICT DO NOTHING")
 
 
 def _ended(turn: TurnRecord) -> LeaseError:
@@ -203,7 +203,8 @@ def _add(
 
 def _finish(
     db: Database, owner: str, turn_id: str, state: FinalState, answer: AnyMessage | None, values: Mapping[str, Any],
-    texts: Mapping[str, str], session: Mapping[str, Any], jobs: Sequence[NewJob], tokens: int, now: float,
+    receipt: Mapping[str, Any] | None, texts: Mapping[str, str], session: Mapping[str, Any], jobs: Sequence[NewJob],
+    tokens: int, now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     rows = yield (
         f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
@@ -227,7 +228,7 @@ def _finish(
     )
     yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     yield from put_words(db, owner, turn.session_id, [(turn.answer_seq, text_in(answer.get("content")))])
-    yield from _put_texts(owner, turn_id, texts)
+    yield from put_receipt(owner, turn_id, receipt, texts)
     yield from change_session(owner, turn.session_id, session, now)
     yield from add_jobs(owner, jobs, now)
     return turn
@@ -235,7 +236,7 @@ def _finish(
 
 def _record(
     db: Database, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, key: str,
-    values: Mapping[str, Any], texts: Mapping[str, str], jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
+    receipt: Mapping[str, Any], texts: Mapping[str, str], jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     """Question and answer at once. A turn of that key which nobody finished is finished by this."""
     turn = yield from _begin(db, owner, session_id, question, key, now, LEASE, 0)
@@ -243,8 +244,8 @@ def _record(
         return turn
     if turn.state != "streaming":
         yield "UPDATE turn SET state = 'streaming' WHERE owner = ? AND turn_id = ?", (owner, turn.turn_id)
-    state: FinalState = "complete"
-    return (yield from _finish(db, owner, turn.turn_id, state, answer, values, texts, {}, jobs(turn), 0, now))
+    end: tuple[FinalState, AnyMessage, Mapping[str, Any]] = ("complete", answer, {"usage": "{}", "error": ""})
+    return (yield from _finish(db, owner, turn.turn_id, *end, receipt, texts, {}, jobs(turn), 0, now))
 
 
 def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[None]:
@@ -269,7 +270,7 @@ def _list(owner: str, session_id: str, before: int | None, limit: int | None, ru
         f"{RUNNING if running else ''}ORDER BY user_seq DESC LIMIT ?",
         (owner, session_id, 2**62 if before is None else before, 2**62 if limit is None else limit),
     )
-    return [turn_of(row) for row in reversed(rows)]
+    return (yield from whole_receipts([turn_of(row) for row in reversed(rows)]))
 
 
 def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
@@ -328,11 +329,10 @@ class Turns:
         clean(key, "the key")
         parts(question)
         parts(answer)
-        values = {"usage": "{}", "receipt": dump(receipt or {}), "error": ""}
         turn = await self._db.write(
             owner,
             lambda: _record(
-                self._db, owner, session_id, question, answer, key, values, _named(texts or {}), jobs, now
+                self._db, owner, session_id, question, answer, key, receipt or {}, _named(texts or {}), jobs, now
             ),
         )  # fmt: skip
         return turn if turn.repeated else replace(turn, receipt=receipt or {})
@@ -379,16 +379,17 @@ class Turns:
         texts: Mapping[str, str] | None = None, injection: Mapping[str, Any] | None = None,
         runtime: Mapping[str, Any] | None = None, jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
     ) -> TurnRecord:  # fmt: skip
-        """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it."""
+        """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it,
+        and without a receipt the one that is kept already."""
         now = self._clock()
-        values = {"usage": dump(usage or {}), "receipt": dump(receipt or {}), "error": clean(error, "the error")}
+        values = {"usage": dump(usage or {}), "error": clean(error, "the error")}
         given = {"injection": injection, "runtime": runtime}
         session = {name: value for name, value in given.items() if value is not None}
         _named(texts or {})
         turn = await self._db.write(
             owner,
             lambda: _finish(
-                self._db, owner, turn_id, state, answer, values, texts or {}, session, jobs, tokens, now
+                self._db, owner, turn_id, state, answer, values, receipt, texts or {}, session, jobs, tokens, now
             ),
         )  # fmt: skip
         return turn if turn.repeated else replace(turn, usage=usage or {}, receipt=receipt or {})
@@ -403,12 +404,14 @@ class Turns:
         return await self._db.read(owner, lambda: _list(owner, session_id, before, limit, running))
 
     async def recover(
-        self, *, everything: bool = False, jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: ()
-    ) -> Sequence[TurnRecord]:
+        self, *, everything: bool = False, jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (),
+        without: Collection[str] = (),
+    ) -> Sequence[TurnRecord]:  # fmt: skip
         """End the turns whose lease has run out, as interrupted, with their chunks as the answer. For all owners.
 
         `everything` also takes those whose lease still runs: right when this process has just become the only one.
-        `jobs` is what an ended turn asks for, stored with its end.
+        `jobs` is what an ended turn asks for, stored with its end. `without` are turns that this process answers: a
+        clock that was set or a store that was away for a while must not end them.
         """
         values = {"error": RECOVERED}
         ended: list[TurnRecord] = []
@@ -416,15 +419,15 @@ class Turns:
         while True:
             now = self._clock()
             found = await self._db.system(lambda n=now: _open(2.0**62 if everything else n, AT_ONCE))
-            fresh = [one for one in found if one not in known]
+            fresh = [one for one in found if one not in known and one[1] not in without]
             known.update(fresh)
             for owner, turn_id in fresh:
-                turn = await self.get(owner, turn_id)
                 nothing: dict[str, Any] = {}
-                steps = (owner, turn_id, "interrupted", None, values, nothing, nothing, jobs(turn), 0, now)
                 try:
+                    turn = await self.get(owner, turn_id)
+                    steps = (owner, turn_id, "interrupted", None, values, None, nothing, nothing, jobs(turn), 0, now)
                     ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
-                except LeaseError:  # it was finished after all, between the two looks
+                except (LeaseError, NotFoundError):  # finished after all, or deleted, between the two looks
                     continue
             if len(found) < AT_ONCE or not fresh:
                 return ended
