@@ -99,7 +99,7 @@ async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -
             return False
 
     async with wired(postgres) as (wire, db):
-        blind = Blind(db._pool, "here")  # pyright: ignore[reportPrivateUsage] -- the same pool, another driver
+        blind = Blind(db._pool)  # pyright: ignore[reportPrivateUsage] -- the same pool, another driver
         store = Store(blind, lambda: 1.0)
         session = (await store.sessions.new("ann")).session_id
         wire.cut = "after"

@@ -89,11 +89,12 @@ async def _nothing(connection: Any) -> None:
 
 
 class PostgresDatabase:
+    """Its errors do not say where the server is: they may reach whoever chats."""
+
     dialect = DIALECT
 
-    def __init__(self, pool: Any, place: str, skew: float = 0.0) -> None:
+    def __init__(self, pool: Any, skew: float = 0.0) -> None:
         self._pool = pool
-        self._place = place
         self.skew = skew
         """Seconds that the server's clock is ahead of this machine's."""
         self.commits = 0
@@ -138,14 +139,14 @@ class PostgresDatabase:
                 failure = error
             except LOST as error:
                 if isinstance(error, ValueError):  # a value that asyncpg cannot send
-                    raise StoreError(f"PostgreSQL at {self._place} takes no such value: {error}") from error
+                    raise StoreError(f"PostgreSQL takes no such value: {error}") from error
                 failure = error
                 if attempted.committing and await self._committed(attempted.number):
                     return cast("T", attempted.result)
             except asyncpg.PostgresError as error:
                 raise self._explain(error) from error
         raise StoreError(
-            f"PostgreSQL at {self._place} did not answer for {PATIENCE:g} s: {failure}",
+            f"PostgreSQL did not answer for {PATIENCE:g} s: {failure}",
             hint=FULL if isinstance(failure, asyncpg.TooManyConnectionsError) else "check that it runs, then try again",
         ) from failure
 
@@ -160,16 +161,14 @@ class PostgresDatabase:
                 if status in ("committed", "aborted"):
                     return status == "committed"
         raise StoreError(
-            f"the connection to PostgreSQL at {self._place} was lost in a commit; whether it was saved is not known",
+            "the connection to PostgreSQL was lost in a commit; whether it was saved is not known",
             hint="try again with the same key: nothing is stored twice under one key",
         )
 
     def _explain(self, error: asyncpg.PostgresError) -> StoreError:
         if isinstance(error, asyncpg.DiskFullError):
             return StoreError("no space left for PostgreSQL; nothing of this was saved", hint="free some space there")
-        return StoreError(
-            f"PostgreSQL at {self._place} refused: {error}", hint="this is a mistake in lamina; please report it"
-        )
+        return StoreError(f"PostgreSQL refused: {error}", hint="this is a mistake in lamina; please report it")
 
 
 class Attempt:
@@ -294,4 +293,4 @@ async def open_postgres(url: str, clock: Clock, upto: int | None = None) -> tupl
     except StoreError:
         pool.terminate()
         raise
-    return PostgresDatabase(pool, place, skew), before
+    return PostgresDatabase(pool, skew), before
