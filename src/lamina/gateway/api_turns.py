@@ -166,7 +166,7 @@ async def _retry(app: App, request: Request) -> Reply:
         old = await sessions.get(owner, turn.session_id)
         same = {each: getattr(old, each) for each in ("title", "scenario", "app", "mode", "skill", "meta")}
         made = await app.new_session(owner, session_id=name, **same)
-    values = request.body.get("values", {}) if request.body else {}
+    values: Mapping[str, Any] = request.body.get("values", {}) if request.body else {}
     return await _begun(app, request, made.session_id, question.content or "", values=values)
 
 
