@@ -3,9 +3,10 @@
 import json
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,8 @@ WRONG: list[tuple[str, str, object]] = [
     ("chat_session", "meta", '{"a": NaN}'), ("user_profile", "value", "1e999"), ("turn", "receipt", '{"requests": 5}'),
     ("turn", "receipt", '{"form": 1, "requests": [{"segments": [[1]]}]}'),
     ("chat_session", "runtime", '{"counted": [1e-300, 1e300]}'), ("chat_session", "runtime", '{"use": 1e300}'),
-    ("chat_session", "injection", '{"noted": 5}'),
+    ("chat_session", "injection", '{"noted": 5}'), ("turn", "lease_until", 1e300), ("outbox", "lease_until", 1e300),
+    ("outbox", "run_after", 1e300), ("outbox", "run_after", -1e300), ("outbox", "attempts", 5_000_000_000),
 ]  # fmt: skip
 
 
@@ -169,6 +171,85 @@ async def test_a_row_that_nobody_could_read_is_refused_by_its_line_and_column(st
             await store.maintenance.import_([*lines[:at], broken, *lines[at + 1 :]], owner="bob")
         assert f"line {at + 1}: {table}: " in str(error.value), (table, column, value)
         assert column in str(error.value), (table, column, value)
+    assert "bob" not in await store.maintenance.owners()
+
+
+@pytest.mark.parametrize("last", [0, 3, 5, 2**53 - 1])
+async def test_a_session_whose_last_number_is_not_that_of_its_messages_is_refused_by_its_name(
+    store: Store, last: int
+) -> None:
+    session = (await store.sessions.new("ann")).session_id
+    await store.history.append("ann", session, [{"role": "user", "content": "m"}] * 4)
+    before = await exported(store)
+    rows = [json.loads(line) for line in before]
+    lines = [json.dumps(row | {"last_seq": last} if row.get("table") == "chat_session" else row) for row in rows]
+    with pytest.raises(InputError, match=f"session {session}: 4 messages .* its last number is {last}; nothing was"):
+        await store.maintenance.import_(lines, owner="bob")
+    assert await store.maintenance.owners() == ["ann"]
+    await store.maintenance.import_(before, owner="bob")
+    assert await store.maintenance.verify() == []
+
+
+async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(store: Store, tmp_path: Path) -> None:
+    async with open_store(os.fspath(tmp_path / "other.db")) as other:
+        counts = {"ada": 3, "ann": maintenance.AT_ONCE + 50, "bob": 3}
+        names = {owner: (await other.sessions.new(owner)).session_id for owner in counts}
+        for owner, count in counts.items():
+            await other.history.append(owner, names[owner], [{"role": "user", "content": "m"}] * count)
+        rows = [json.loads(line) async for line in other.maintenance.export()]
+
+    def changed(owner: str, by: int) -> list[str]:
+        told = {"table": "chat_session", "owner": owner}
+        return [json.dumps({**r, "last_seq": r["last_seq"] + by} if told.items() <= r.items() else r) for r in rows]
+
+    cases = {("ada", -1): 0, ("ada", 1): 3, ("ann", -1_000): 1, ("ann", -40): 2, ("ann", 1): 2, ("bob", 1): 2}
+    for (owner, by), kept in cases.items():  # too few are seen in their own part, too many where nothing more can come
+        with pytest.raises(InputError, match=f"session {names[owner]}: .* but its last number is"):
+            await store.maintenance.import_(changed(owner, by))
+        found = [each for each in names if await store.sessions.list(each)]
+        assert found == list(names)[:kept]
+        for each in found:
+            await store.sessions.delete(each, names[each])
+    await store.maintenance.import_(changed("ann", 0))
+    assert await store.maintenance.verify() == []
+
+
+async def test_a_row_without_what_it_belongs_to_is_refused_by_its_line(store: Store) -> None:
+    await fill(store, "ann")
+    lines = await exported(store)
+    cases = [(table, *each) for table, parents in maintenance.PARENTS.items() for each in parents.items()]
+    for table, column, parent in cases:
+        at = next(n for n, line in enumerate(lines) if f'"table":"{table}"' in line)
+        lost = [*lines[:at], json.dumps({**json.loads(lines[at]), column: "gone"}), *lines[at + 1 :]]
+        with pytest.raises(InputError) as error:
+            await store.maintenance.import_(lost, owner="bob")
+        assert f"line {at + 1}: {table}: there is no {parent} with the {column} 'gone'; nothing was" in str(error.value)
+    without = [line for line in lines if '"table":"chat_session"' not in line]
+    with pytest.raises(InputError, match="conversation: there is no chat_session"):
+        await store.maintenance.import_(without, owner="bob")
+    assert "bob" not in await store.maintenance.owners()
+
+
+async def test_what_a_row_belongs_to_is_what_the_tables_ask_for(tmp_path: Path) -> None:
+    async with open_store(os.fspath(tmp_path / "store.db")):
+        pass
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        for table in maintenance.TABLES:
+            keys = connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
+            assert maintenance.PARENTS.get(table, {}) == {row[3]: row[2] for row in keys if row[3] != "owner"}
+
+
+async def test_a_message_that_the_caller_refuses_is_named_by_its_line(store: Store) -> None:
+    await fill(store, "ann")
+    lines = await exported(store)
+
+    def check(message: Mapping[str, Any]) -> None:
+        if message["role"] == "tool" and message["tool_call_id"] == "1":
+            raise MessageError("no tools here", hint="none at all")
+
+    at = next(n for n, line in enumerate(lines) if '"role":"tool"' in line)
+    with pytest.raises(InputError, match=rf"line {at + 1}: conversation: no tools here; nothing was added \(none at"):
+        await store.maintenance.import_(lines, owner="bob", check=check)
     assert "bob" not in await store.maintenance.owners()
 
 

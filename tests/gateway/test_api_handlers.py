@@ -277,6 +277,26 @@ async def test_asking_again_makes_a_branch_and_replaces_nothing(tmp_path: Path) 
         assert (await api("GET", f"/api/sessions/{session}/messages")).raw == before
 
 
+async def test_asking_again_takes_the_values_of_its_templates_again(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "store.db")) as api:
+        await api("POST", "/api/templates", {"name": "where", "content": "The user is in {{city}}."})
+        session = (await api("POST", "/api/sessions", {})).json["session_id"]
+        body = {"content": "Is it warm?", "values": {"city": "Kyoto"}}
+        turn = (await api("POST", f"/api/sessions/{session}/messages", body)).json
+        await api("GET", turn["events"])
+        path = f"/api/turns/{turn['turn_id']}/retry"
+        again = (await api("POST", path, {"values": {"city": "Oslo"}})).json
+        await api("GET", again["events"])
+        assert (await api("GET", f"/api/turns/{again['turn_id']}")).json["state"] == "complete"
+        assert "The user is in Oslo." in str(api.provider.contexts[-1].messages)
+        without = (await api("POST", path)).json
+        said = (await api("GET", without["events"])).raw.decode()
+        assert "there is no value for it" in said
+        assert "`values`, which `retry` takes again" in said
+        for wrong in ({"values": {"city": []}}, {"content": "x"}, []):
+            assert (await api("POST", path, wrong)).status == 400
+
+
 async def test_asking_again_twice_with_one_key_is_one_turn(tmp_path: Path) -> None:
     async with api_on(str(tmp_path / "store.db")) as api:
         session = (await api("POST", "/api/sessions", {})).json["session_id"]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ import pytest
 from lamina.app.app import App
 from lamina.errors import NotFoundError, StoreError
 from lamina.gateway.guard import read_json
-from lamina.gateway.http import HttpError, Reply, Request, Route
-from lamina.gateway.limits import day_of
+from lamina.gateway.http import SCOPES, HttpError, Principal, Reply, Request, Route
+from lamina.gateway.limits import Limits, day_of
 from lamina.gateway.log import RequestLog
 from lamina.gateway.options import Options, is_loopback, listen_place
 from lamina.gateway.replies import POLICY
+from lamina.store.store import open_store
 from tests.gateway.raw import reply, request, say
 from tests.gateway.serving import TOKEN, Site, running
 
@@ -165,6 +167,34 @@ async def test_a_key_whose_use_cannot_be_written_holds_up_no_other(tmp_path: Pat
         found = await site.app.store.keys.find(key.key_id, day_of(time.time()))
         assert found is not None
         assert found[2] == 200
+
+
+async def test_use_that_is_being_written_when_the_gateway_ends_counts_once(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s.db") as store:
+        key = (await store.keys.add("bo", "test", scopes=SCOPES))[0]
+        stored, go_on = asyncio.Event(), asyncio.Event()
+
+        class Late:
+            """The store's keys, whose first answer comes late: what it tells of is stored by then."""
+
+            async def spend(self, *names: str, requests: int, tokens: int) -> int:
+                spent = await store.keys.spend(*names, requests=requests, tokens=tokens)
+                stored.set()
+                await go_on.wait()
+                return spent
+
+        app: Any = SimpleNamespace(store=SimpleNamespace(keys=Late()))
+        limits = Limits(app, Options())
+        limits.spent(Principal("bo", key.key_id, frozenset(SCOPES)), 100, 20)
+        looking = asyncio.create_task(limits.run())
+        await stored.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+        go_on.set()
+        await limits.flush(everything=True)
+        found = await store.keys.find(key.key_id, day_of(time.time()))
+        assert found is not None
+        assert found[2] == 120
 
 
 async def test_every_reply_has_the_headers_that_keep_a_browser_honest(tmp_path: Path) -> None:

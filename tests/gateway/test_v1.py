@@ -11,6 +11,7 @@ import anthropic
 import openai
 import pytest
 
+from lamina.gateway.v1 import MOST_MESSAGES
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import REQUESTS
 from lamina.settings import load_settings
@@ -288,14 +289,62 @@ async def test_some_results_of_many_calls_are_counted_as_they_are_sent(tmp_path:
         assert turn.receipt["requests"][0]["tokens"] == counted
 
 
-async def test_arguments_that_are_no_json_reach_an_anthropic_client_as_text(tmp_path: Path) -> None:
-    answers = scripted([{"call": "find", "id": "c1", "arguments": '{"x": NaN}'}])
+@pytest.mark.parametrize("arguments", ['{"x": NaN}', '{"x":"\\ud800"}', '{"x": "é", "y": [1e3, null]}', ""])
+async def test_arguments_reach_an_anthropic_client_as_text_where_they_are_no_json_and_streamed_as_whole(
+    tmp_path: Path, arguments: str
+) -> None:
+    answers = scripted([{"call": "find", "id": "c1", "arguments": arguments}])
     async with running(tmp_path / "s.db", provider=answers) as site, anthropic_client(site) as client:
         tool: Any = {"name": "find", "description": "Finds things.", "input_schema": {"type": "object"}}
         asked: Any = [{"role": "user", "content": "Find x."}]
         called = await client.messages.create(model="lamina", tools=[tool], messages=asked, max_tokens=99)
         (use,) = [part for part in called.content if part.type == "tool_use"]
-        assert use.input == {"arguments": '{"x": NaN}'}
+        odd = "NaN" in arguments or "ud800" in arguments
+        assert use.input == ({"arguments": arguments} if odd else json.loads(arguments or "{}"))
+        async with client.messages.stream(model="lamina", tools=[tool], messages=asked, max_tokens=99) as stream:
+            final = await stream.get_final_message()
+        assert [part.input for part in final.content if part.type == "tool_use"] == [use.input]
+
+
+async def test_more_cached_tokens_than_there_are_leave_none_and_not_fewer(tmp_path: Path) -> None:
+    answers = scripted([{"text": "Hi."}, {"usage": [3, 9, 4]}])
+    async with running(tmp_path / "s.db", provider=answers) as site, anthropic_client(site) as client:
+        said = await client.messages.create(model="lamina", messages=[{"role": "user", "content": "Hi"}], max_tokens=99)
+        assert (said.usage.input_tokens, said.usage.cache_read_input_tokens) == (0, 9)
+
+
+@pytest.mark.parametrize("content", [["x"], [1], [None], [[]], [{}], [{"type": "text", "text": 5}], {"a": 1}, 5, False])
+async def test_G2_a_result_that_holds_no_text_is_refused_with_its_place(tmp_path: Path, content: Any) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "find", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": content}
+    asked = [
+        {"role": "user", "content": "Find x."},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    tools = [{"name": "find", "input_schema": {"type": "object"}}]
+    async with running(tmp_path / "s.db") as site:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            refused = await site.post(path, {"messages": asked, "tools": tools, "max_tokens": 9})
+            assert refused.status == 400, refused.raw
+            assert "messages[2].content[0].content" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_request_has_so_many_messages_however_they_are_packed(tmp_path: Path, path: str) -> None:
+    word: dict[str, Any] = {"role": "user", "content": "x"}
+    asked = [[word] * (MOST_MESSAGES + 1)]
+    if path == "/v1/messages":
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
+        asked.append([word, {"role": "user", "content": [result] * MOST_MESSAGES}])
+    async with running(tmp_path / "s.db") as site:
+        for messages in asked:
+            refused = await site.post(path, {"messages": messages, "max_tokens": 9})
+            assert refused.status == 400, refused.raw
+            assert "10,001" in refused.json["error"]["message"]
+            assert "at most 10,000" in refused.json["error"]["message"]
+        assert await site.app.store.maintenance.owners() in ([], ["ann"])
+        assert await site.app.store.sessions.list("ann") == []
 
 
 async def test_a_model_may_have_slashes_in_its_name(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """What an attack on the context of a chat found, so that it is not found again; over both stores."""
 
 import asyncio
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lamina import App
+from lamina.app.upkeep import import_lines
 from lamina.app.worker import Worker
 from lamina.assembly.shares import fit_layers
 from lamina.errors import InputError, LeaseError, MessageError, OwnerError
@@ -197,6 +200,55 @@ async def test_H7_an_import_never_loses_a_row_without_a_word(store: Store, tmp_p
         await store.maintenance.import_(lines)
     assert await store.maintenance.import_(lines, owner="bob") > 0
     assert await store.maintenance.import_(lines, owner="bob") == 0
+
+
+def call(name: str = "find", **more: str) -> str:
+    one = {"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}, **more}
+    return json.dumps({"tool_calls": [one]})
+
+
+def parts(*given: object) -> str:
+    return json.dumps(given)
+
+
+UNSENDABLE: list[tuple[str, dict[str, str], str]] = [
+    ("assistant", {"extra": call("no such name!")}, "function.name"),
+    ("assistant", {"extra": call(type="zzz")}, "is not a call"),
+    ("assistant", {"extra": call(id="x" * 500)}, "tool_calls[0].id"),
+    ("user", {"extra": '{"name": "<|x|>"}'}, "name is"),
+    ("user", {"extra": call()}, "only the assistant calls tools"),
+    ("user", {"content": parts({"type": "image_url", "image_url": {"url": "javascript:alert(1)"}})}, "image_url.url"),
+    ("user", {"content": parts({"type": "text", "text": "a", "cache_control": {}})}, "fields that no part has"),
+]
+
+
+async def test_M5_an_import_refuses_messages_that_every_request_after_them_would_fail_by(
+    store: Store, tmp_path: Path
+) -> None:
+    app = app_on(store)
+    session = (await app.new_session("ann")).session_id
+    await store.history.append(
+        "ann", session, [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
+    )
+    rows = [json.loads(line) async for line in store.maintenance.export("ann")]
+    path = tmp_path / "export.jsonl"
+
+    async def brought(owner: str, role: str, **changes: str) -> int:
+        changed = [row | changes if row.get("role") == role else row for row in rows]
+        path.write_text("\n".join(map(json.dumps, changed)))
+        return await import_lines(store, str(path), owner, lambda: None)
+
+    for role, changes, why in UNSENDABLE:
+        at = next(number for number, row in enumerate(rows, 1) if row.get("role") == role)
+        with pytest.raises(
+            InputError, match=rf"line {at}: conversation: the message.*{re.escape(why)}.*nothing was added"
+        ):
+            await brought("bob", role, **changes)
+    assert await store.sessions.list("bob") == []
+    kept = ('"half a pair: \\ud83d"', '""', "null", parts({"type": "text", "text": "x"}))
+    for number, content in enumerate(kept):  # what streams leave behind, and what is never sent, stands in nobody's way
+        assert await brought(f"carl{number}", "assistant", content=content) > 0
+        assert (await app.context(f"carl{number}", session, "And now?")).messages
 
 
 async def test_M2_a_scenario_prompt_of_the_operator_comes_before_a_common_one_of_the_user(store: Store) -> None:

@@ -11,6 +11,8 @@ from lamina.errors import MessageError
 from lamina.layers.memory import MAX_PINNED, MemoryService
 from lamina.layers.recall import Recall
 from lamina.records import Job, Memory, NewJob, NewMemory
+from lamina.store.database import Steps
+from lamina.store.jobs import LONGEST
 from lamina.store.store import Store
 from tests.spec.test_seed_004 import app_on, say
 
@@ -53,6 +55,35 @@ async def test_3_a_job_whose_turn_is_there_is_not_done_because_something_else_is
     await worker.run_once()
     assert (await store.jobs.counts("ann"))["waiting"] == 1
     assert (await store.turns.get("ann", turn.turn_id)).state == "complete"
+
+
+async def test_M2_a_job_that_was_tried_very_often_fails_like_any_other(store: Store) -> None:
+    app = app_on(store)
+    await say(app, "ann", await app.new_session("ann"), "I live in Paris.")
+
+    def often() -> Steps[None]:
+        yield "UPDATE outbox SET attempts = 5000 WHERE owner = ?", ("ann",)
+
+    class Failing(MemoryService):
+        async def save_atomic_memory(self, turn_id: str, *, done: Job | None = None) -> Sequence[Memory]:
+            raise ValueError("not today")
+
+    await store.db.write("ann", often)
+    ends: list[str] = []
+    worker = Worker(
+        store, lambda owner: Failing(store, Recall(store.memories), owner, clock=time.time), park_after=9_000,
+        report=lambda job, how, error: ends.append(how),
+    )  # fmt: skip
+    began = time.time()
+    await worker.run_once()
+    assert ends == ["again"]
+    assert (await store.jobs.counts("ann"))["waiting"] == 1
+    assert await store.db.read("ann", lambda: _soonest("ann")) < began + 2 * LONGEST
+
+
+def _soonest(owner: str) -> Steps[float]:
+    rows = yield "SELECT MIN(run_after) FROM outbox WHERE owner = ?", (owner,)
+    return float(rows[0][0])
 
 
 CAT = "My cat is called Quetzalcoatl."

@@ -7,14 +7,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 from lamina.app.app import App
 from lamina.app.interrupts import interruptible
+from lamina.assembly.checks import check_message
 from lamina.errors import InputError, StoreError
+from lamina.layers.history import whole_message
 from lamina.records import Job
 from lamina.store.maintenance import COUNTER
 from lamina.store.store import Store, open_store
+from lamina.types import AnyMessage, Message
 
 MAX_LINE = 64 * 1024 * 1024
 """Bytes of one line of an export."""
@@ -162,7 +165,13 @@ async def import_lines(store: Store, name: str, owner: str | None, step: Callabl
             step()
             yield line
 
-    return await store.maintenance.import_(read(), owner)
+    return await store.maintenance.import_(read(), owner, check=_sendable)
+
+
+def _sendable(message: AnyMessage) -> None:
+    """Refuse a message that would stand in the way of every request after it; one without a word is never sent."""
+    if message.get("content") or message.get("tool_calls"):
+        check_message(whole_message(cast("Message", message)), "the message")
 
 
 async def reindex(app: App, step: Callable[[str, int, int], object]) -> tuple[int, int]:

@@ -171,7 +171,7 @@ class Worker:
         what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
         self._log.info("[Worker] a job of the kind %s failed: %s", job.kind, type(error).__name__)
         try:
-            after = float(2**job.attempts)
+            after = 2.0 ** min(job.attempts, 11)  # an hour at most; a number from elsewhere may be of any size
             put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)
         except StoreError as problem:
             if not isinstance(

@@ -49,18 +49,17 @@ CONTENT: Schema = {
     ],
 }
 VALUE: Schema = {"type": ["string", "number", "boolean"]}
+VALUES: Schema = {
+    "type": "object", "additionalProperties": VALUE, "maxProperties": MOST_VALUES,
+    "description": "what fills the slots of templates, on this turn alone: they are not kept",
+}  # fmt: skip
 SAID: Schema = {
     "type": "object",
-    "properties": {
-        "content": CONTENT,
-        "values": {
-            "type": "object", "additionalProperties": VALUE, "maxProperties": MOST_VALUES,
-            "description": "what fills the slots of templates",
-        },
-    },
+    "properties": {"content": CONTENT, "values": VALUES},
     "required": ["content"],
     "additionalProperties": False,
-}  # fmt: skip
+}
+AGAIN: Schema = {"type": "object", "properties": {"values": VALUES}, "additionalProperties": False}
 NUMBERED: Schema = {
     "type": "integer", "minimum": 1, "maximum": 10_000,
     "description": "which request of the turn, from 1; the last one unless it is given",
@@ -167,7 +166,8 @@ async def _retry(app: App, request: Request) -> Reply:
         old = await sessions.get(owner, turn.session_id)
         same = {each: getattr(old, each) for each in ("title", "scenario", "app", "mode", "skill", "meta")}
         made = await app.new_session(owner, session_id=name, **same)
-    return await _begun(app, request, made.session_id, question.content or "")
+    values: Mapping[str, Any] = request.body.get("values", {}) if request.body else {}
+    return await _begun(app, request, made.session_id, question.content or "", values=values)
 
 
 async def _sent(app: App, request: Request, turn_id: str, number: int | None) -> tuple[TurnRecord, int, list[Receipt]]:
@@ -241,8 +241,10 @@ ROUTES = (
     ),
     Route("POST", f"{HERE}/cancel", _cancel, "End it with what came so far", "chat", answer=TURN, **TAGS),
     Route(
-        "POST", f"{HERE}/retry", _retry, "Ask its question again in a branch that ends before it", "chat",
-        answer=ACCEPTED, status=202, headers=KEY, streams=True, **TAGS,
+        "POST", f"{HERE}/retry", _retry,
+        "Ask its question again in a branch that ends before it; values that it had are to be given again", "chat",
+        body=AGAIN, bare=True, example={"values": {"city": "Kyoto"}}, answer=ACCEPTED, status=202, headers=KEY,
+        streams=True, **TAGS,
     ),
     Route(
         "GET", f"{HERE}/receipt", _receipt, "What was sent: each segment with its layer, source, fate and text", "read",

@@ -245,7 +245,7 @@ class Gateway:
 
     async def _body(self, door: Door, headers: Mapping[str, str], receive: Receive) -> Any:
         raw = await self.guard.body(headers, receive, known=door.route.scope is not None)
-        if not raw and door.route.body is None:
+        if not raw and (door.route.bare or door.route.body is None):
             return None
         media = headers.get("content-type", "")
         if len(raw) > LONG:  # others are not held up by it

@@ -111,6 +111,8 @@ class Route:
     """Whether it also answers with server-sent events, with 200, where the caller accepts or asks for them."""
     rest: bool = False
     """Whether its last name takes slashes too."""
+    bare: bool = False
+    """Whether a request without any body is taken too; its handler gets None."""
 
 
 class HttpError(LaminaError):

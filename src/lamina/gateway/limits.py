@@ -74,6 +74,8 @@ class Limits:
         self._buckets = Buckets()
         self._uses: dict[str, _Use] = {}
         self._full = asyncio.Lock()
+        self._writing: asyncio.Task[None] | None = None
+        """Kept: a loop alone does not hold its tasks."""
         self._log = logging.getLogger("lamina.gateway")
 
     def admit(self, principal: Principal, *, spends: bool) -> None:
@@ -115,7 +117,8 @@ class Limits:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
-            await self.flush()
+            self._writing = asyncio.create_task(self.flush())
+            await asyncio.shield(self._writing)  # ended in the middle, what is stored already would be added again
 
     async def flush(self, *, everything: bool = False) -> None:
         """Write what was used; what cannot be written now is kept for the next time."""

@@ -136,7 +136,7 @@ def _operation(route: Route, components: Components) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": components.put(route.body)}
         if route.example is not None:
             content["example"] = route.example
-        made["requestBody"] = {"required": True, "content": {"application/json": content}}
+        made["requestBody"] = {"required": not route.bare, "content": {"application/json": content}}
     made["responses"] = _responses(route, components)
     made["security"] = [{"key": []}, {"x-api-key": []}] if route.scope else []
     if route.scope:

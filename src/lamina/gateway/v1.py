@@ -19,6 +19,8 @@ from lamina.records import REQUESTS, Given, TurnRecord
 from lamina.types import Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 SESSION, ON_LEAVE = "x-lamina-session", "x-lamina-on-leave"
+MOST_MESSAGES = 10_000
+"""Of one request: each of them is stored, and meanwhile nobody else can write."""
 OURS = "lamina"
 """A name for whichever model the gateway has."""
 
@@ -86,6 +88,12 @@ def session_in(body: Mapping[str, Any]) -> str:
     if not isinstance(session_id, str):
         raise HttpError(400, "metadata.session_id is no text", hint="the id of a session, from POST /api/sessions")
     return session_id
+
+
+def check_count(messages: Sequence[Message]) -> None:
+    if len(messages) > MOST_MESSAGES:
+        what = f"messages holds {len(messages):,} messages and results of calls"
+        raise HttpError(400, what, hint=f"at most {MOST_MESSAGES:,}; a session keeps the earlier ones by itself")
 
 
 def check_model(app: App, model: str) -> str:

@@ -6,12 +6,14 @@ from typing import Any, cast
 
 from lamina.app.app import App
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.replies import as_json, error_body
+from lamina.gateway.replies import error_body
 from lamina.gateway.sse import HEADERS, MEDIA, event_bytes
 from lamina.gateway.v1 import (
+    MOST_MESSAGES,
     Answer,
     Asked,
     begun,
+    check_count,
     check_model,
     counted,
     gives_up,
@@ -35,7 +37,7 @@ BODY: Schema = {
     "properties": {
         "model": {"type": "string", "description": "as GET /v1/models names it, or `lamina`"},
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10_000_000},
-        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": 100_000},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MOST_MESSAGES},
         "system": BLOCKS,
         "stream": {"type": ["boolean", "null"]},
         "temperature": {"type": ["number", "null"]}, "top_p": {"type": ["number", "null"]},
@@ -73,6 +75,7 @@ def asked_of(body: Mapping[str, Any]) -> Asked:
     found: list[Message] = []
     for number, one in enumerate(body["messages"]):
         found += _messages(one["role"], one["content"], f"messages[{number}]")
+    check_count(found)  # one of theirs may be many of ours
     system = body.get("system") or ""
     if isinstance(system, list):
         system = "\n\n".join(_text(block, "system") for block in cast("list[Any]", system))
@@ -96,10 +99,11 @@ def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def _text(block: Mapping[str, Any], where: str) -> str:
-    if block.get("type") != "text" or not isinstance(block.get("text"), str):
+def _text(block: Any, where: str) -> str:
+    fields = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
+    if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
         raise HttpError(400, f"{where} has a block that is no text", hint='{"type": "text", "text": …}')
-    return block["text"]
+    return fields["text"]
 
 
 def _messages(role: str, content: Any, where: str) -> list[Message]:
@@ -117,7 +121,9 @@ def _of_user(blocks: list[Any], where: str) -> list[Message]:
         if block.get("type") == "tool_result":
             if parts:
                 raise HttpError(400, f"{place} stands behind the user's words", hint="results of calls come first")
-            found.append({"role": "tool", "content": _result(block), "tool_call_id": str(block.get("tool_use_id", ""))})
+            found.append(
+                {"role": "tool", "content": _result(block, place), "tool_call_id": str(block.get("tool_use_id", ""))}
+            )
         elif block.get("type") == "image":
             parts.append({"type": "image_url", "image_url": {"url": _picture(block.get("source"), place)}})
         else:
@@ -128,11 +134,13 @@ def _of_user(blocks: list[Any], where: str) -> list[Message]:
     return found
 
 
-def _result(block: Mapping[str, Any]) -> str:
-    content = block.get("content") or ""
+def _result(block: Mapping[str, Any], where: str) -> str:
+    content = block.get("content")
     if isinstance(content, list):
-        content = "\n".join(_text(one, "a tool_result") for one in cast("list[Any]", content))
-    return f"Error: {content}" if block.get("is_error") else str(content)
+        content = "\n".join(_text(one, f"{where}.content") for one in cast("list[Any]", content))
+    elif content is not None and not isinstance(content, str):
+        raise HttpError(400, f"{where}.content is no text", hint="a tool_result holds text, or a list of text blocks")
+    return f"Error: {content or ''}" if block.get("is_error") else content or ""
 
 
 def _picture(source: Any, where: str) -> str:
@@ -174,10 +182,11 @@ def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _input(call: ToolCallEvent) -> Any:
-    """An object that is JSON; anything else that a model wrote stays text, as it does on the way to a provider."""
+    """An object that is JSON and whole Unicode, which is all that the clients read; anything else that a model wrote
+    stays text, as it does on the way to a provider."""
     try:
         value: Any = json.loads(call.arguments)
-        as_json(value)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}  # pyright: ignore[reportUnknownVariableType]
@@ -189,7 +198,7 @@ def stop_of(answer: Answer) -> str:
 
 def usage_of(usage: Usage) -> Mapping[str, int]:
     return {
-        "input_tokens": usage.prompt - usage.cached,
+        "input_tokens": max(0, usage.prompt - usage.cached),  # some providers count what was cached apart
         "cache_read_input_tokens": usage.cached,
         "cache_creation_input_tokens": 0,
         "output_tokens": usage.completion,
@@ -247,7 +256,8 @@ class EventWriter:
         pieces = [self._stop()] if self._open else []
         for call in answer.calls:
             pieces.append(self._start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}))
-            pieces += [self._delta({"type": "input_json_delta", "partial_json": call.arguments}), self._stop()]
+            written = json.dumps(_input(call), ensure_ascii=False)  # the same that a whole message has
+            pieces += [self._delta({"type": "input_json_delta", "partial_json": written}), self._stop()]
         delta = {"stop_reason": stop_of(answer), "stop_sequence": None}
         change = {"type": "message_delta", "delta": delta, "usage": usage_of(answer.usage)}
         pieces += [event_bytes("message_delta", change), event_bytes("message_stop", {"type": "message_stop"})]

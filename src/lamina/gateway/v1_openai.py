@@ -11,7 +11,18 @@ from lamina.app.app import App
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.replies import error_body
 from lamina.gateway.sse import HEADERS, MEDIA
-from lamina.gateway.v1 import Answer, Asked, begun, check_model, gives_up, headers_of, session_in, streamed, whole
+from lamina.gateway.v1 import (
+    MOST_MESSAGES,
+    Answer,
+    Asked,
+    begun,
+    check_model,
+    gives_up,
+    headers_of,
+    session_in,
+    streamed,
+    whole,
+)
 from lamina.types import Began, Ended, Message, TurnEvent, Usage
 
 OPTIONS = (
@@ -38,7 +49,7 @@ BODY: Schema = {
     "type": "object",
     "properties": {
         "model": {"type": "string", "description": "as GET /v1/models names it, or `lamina`"},
-        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": 100_000},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MOST_MESSAGES},
         "stream": FLAG,
         "stream_options": FREE,
         "max_tokens": COUNT,

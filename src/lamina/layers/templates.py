@@ -33,8 +33,8 @@ def fill(text: str, values: Mapping[str, object], *, missing: Missing = "error",
         known = ", ".join(sorted(values)) or "none"
         raise LayerError(
             f"{where} has a slot {{{{{unknown[0]}}}}} and there is no value for it",
-            hint=f"give it one: lamina memory profile {unknown[0]} VALUE; known: {known}; "
-            "the setting missing_slots = keep lets it stay",
+            hint=f"give it one: lamina memory profile {unknown[0]} VALUE, or the turn's `values`, which `retry` takes "
+            f"again; known: {known}; the setting missing_slots = keep lets it stay",
         )
     return SLOT.sub(lambda found: str(values.get(found[1], found[0])), text)
 

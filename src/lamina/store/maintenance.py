@@ -3,9 +3,8 @@
 import json
 import os
 import sqlite3
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import groupby
 from typing import Any, cast
 
 from lamina.errors import InputError, LaminaError, StoreError, shown
@@ -15,7 +14,7 @@ from lamina.store.sessions import COLUMNS, LATER_COLUMNS
 from lamina.store.shapes import fault
 from lamina.store.sqlite import SqliteDatabase
 from lamina.store.words import words
-from lamina.types import text_hash
+from lamina.types import AnyMessage, text_hash
 
 FORMAT = 1
 PAGE = 500
@@ -44,6 +43,14 @@ COUNTER = '{"table":"owner_counter",'
 """How the line of a counter begins. An owner always has some; they are no rows of his, and nobody counts them."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
+PARENTS = {
+    "conversation": {"session_id": "chat_session"},
+    "turn": {"session_id": "chat_session"},
+    "chunk": {"turn_id": "turn"},
+    "turn_text": {"turn_id": "turn", "hash": "layer_text"},
+    "session_summary": {"session_id": "chat_session"},
+}
+"""What a row belongs to: a column of it, and the table whose key that is."""
 LATER: dict[str, dict[str, Any]] = {"chat_session": LATER_COLUMNS, "turn": {"begun": None}}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
 OWN = ("ledger", "steps")
@@ -56,6 +63,8 @@ UNEXPORTED = {
 """Keys open a gateway: they stay where they were made. A backup of SQLite is the whole file, with their hashes."""
 
 
+Check = Callable[[AnyMessage], object]
+"""Refuses a message that could not be sent; what can is not for a store to know."""
 AT_ONCE, MOST = 20_000, 32 << 20
 """Rows, and characters of them, that are read and checked before the first of them is written."""
 
@@ -74,17 +83,20 @@ def _owners(tables: Sequence[str]) -> Steps[list[str]]:
     return sorted(found)
 
 
-def _gaps(owner: str) -> Steps[list[str]]:
+def _gaps(owner: str, only: Sequence[str] = (), *, more: bool = False) -> Steps[list[str]]:
+    """Sessions, all or `only` these, whose messages are not numbered from 1 to their last number. Where `more` may
+    come, those are wrong that have too many."""
     rows = yield (
         "SELECT s.session_id, s.last_seq, COUNT(c.seq), COALESCE(MIN(c.seq), 1), COALESCE(MAX(c.seq), 0) "
         "FROM chat_session s LEFT JOIN conversation c ON c.owner = s.owner AND c.session_id = s.session_id "
-        "WHERE s.owner = ? GROUP BY s.session_id, s.last_seq ORDER BY s.session_id",
-        (owner,),
+        f"WHERE s.owner = ? {f'AND s.session_id IN ({marks(len(only))}) ' if only else ''}"
+        "GROUP BY s.session_id, s.last_seq ORDER BY s.session_id",
+        (owner, *only),
     )
     return [
         f"session {row[0]}: {row[2]} messages numbered {row[3]} to {row[4]}, but its last number is {row[1]}"
         for row in rows
-        if (row[2], row[3], row[4]) != (row[1], 1, row[1])
+        if (row[4] > row[1] if more else (row[2], row[3], row[4]) != (row[1], 1, row[1]))
     ]
 
 
@@ -129,7 +141,7 @@ def _line(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
+def _import(owner: str, batch: Sequence[dict[str, Any]], sessions: Collection[str], more: bool) -> Steps[int]:
     """What is there already stays as it is; counters only move forward."""
     added = 0
     known = yield "SELECT 1 FROM owner_counter WHERE owner = ? LIMIT 1", (owner,)
@@ -137,7 +149,9 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
         yield from insert("owner_counter", "owner, name, value", [(owner, "activity", 0)], "ON CONFLICT DO NOTHING")
     for table, columns in TABLES.items():
         names = columns.split(", ")
-        rows = [_taken(table, (owner, *(line[name] for name in names))) for line in batch if line["table"] == table]
+        lines = [line for line in batch if line["table"] == table]
+        yield from _check_parents(owner, table, lines)
+        rows = [_taken(table, (owner, *(line[name] for name in names))) for line in lines]
         if table == "owner_counter":
             ending = (
                 "ON CONFLICT (owner, name) DO UPDATE SET value = CASE WHEN excluded.value > owner_counter.value "
@@ -152,7 +166,33 @@ def _import(owner: str, batch: Sequence[dict[str, Any]]) -> Steps[int]:
             added += len(given)
             if len(given) < len(rows):
                 yield from _check_known(owner, table, names, rows, {tuple(row) for row in given})
+    yield from _check_numbers(owner, sessions, more)
     return added
+
+
+def _check_parents(owner: str, table: str, lines: Sequence[dict[str, Any]]) -> Steps[None]:
+    """All that rows belong to is there by now: it stands before them in an export."""
+    for column, parent in PARENTS.get(table, {}).items():
+        first = {line[column]: line["line"] for line in reversed(lines)}
+        for names in _pieces(first):
+            question = f"SELECT {column} FROM {parent} WHERE owner = ? AND {column} IN ({marks(len(names))})"
+            known = yield question, (owner, *names)
+            if lost := set(names) - {row[0] for row in known}:
+                name = min(lost, key=lambda each: first[each])
+                what = f"line {first[name]}: {table}: there is no {parent} with the {column} {shown(name)}"
+                raise InputError(what, hint="is this a whole export, in its own order?")
+
+
+def _pieces(names: Collection[str]) -> Iterator[Sequence[str]]:
+    ordered = sorted(names)
+    yield from (ordered[at : at + PAGE] for at in range(0, len(ordered), PAGE))
+
+
+def _check_numbers(owner: str, sessions: Collection[str], more: bool) -> Steps[None]:
+    """A session whose last number is not that of its last message could take no other."""
+    for names in _pieces(sessions):
+        if wrong := (yield from _gaps(owner, names, more=more)):
+            raise InputError(f"chat_session of {shown(owner)}: {wrong[0]}", hint="is this a whole export?")
 
 
 def _taken(table: str, row: Row) -> Row:
@@ -183,7 +223,7 @@ def _check_known(
             )
 
 
-def _parsed(line: str, number: int) -> dict[str, Any]:
+def _parsed(line: str, number: int, check: Check | None) -> dict[str, Any]:
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -197,7 +237,12 @@ def _parsed(line: str, number: int) -> dict[str, Any]:
         raise InputError(f"line {number}: {table}: {wrong}", hint="is this a whole export?")
     if table == "layer_text" and text_hash(load(fields["text"])) != fields["hash"]:
         raise InputError(f"line {number}: layer_text: the text is not that of its hash", hint="is this a whole export?")
-    return fields
+    if check and table == "conversation":
+        try:
+            check({**load(fields["extra"]), "role": fields["role"], "content": load(fields["content"])})
+        except LaminaError as error:
+            raise InputError(f"line {number}: {table}: {error.message}", hint=error.hint) from None
+    return {**fields, "line": number}
 
 
 def _rows(owner: str, table: str, after: Row) -> Steps[list[Row]]:
@@ -324,42 +369,57 @@ class Maintenance:
             for line in await self._db.read(each, lambda o=each: _lines(o)):
                 yield line
 
-    async def import_(self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None) -> int:
+    async def import_(
+        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None, *, check: Check | None = None
+    ) -> int:
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
 
-        All is checked before anything is written, of a large export each part; an owner's rows of a part are one
-        transaction. What fails says what was kept.
+        All is checked before anything is written, of a large export each part, messages with `check` too; an owner's
+        rows of a part are one transaction. What fails says what was kept.
         """
         kept: dict[str, int] = {}
         try:
-            await self._import(lines, owner, kept)
+            await self._import(lines, owner, kept, check)
         except LaminaError as error:
             raise _cut_off(error, kept) from error
         for each in sorted(kept):
             await self.reindex(each)
         return sum(kept.values())
 
-    async def _import(self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, kept: dict[str, int]) -> None:
+    async def _import(
+        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, kept: dict[str, int], check: Check | None
+    ) -> None:
         part: list[dict[str, Any]] = []
+        sessions: dict[str, set[str]] = {}
         number = size = 0
         async for line in _each(lines):
             number += 1
             if number == 1:
                 _check_header(line)
                 continue
-            row = _parsed(line, number)
+            row = _parsed(line, number, check)
             row["owner"] = checked_owner(owner or row["owner"])
             part.append(row)
             size += len(line)
             if len(part) >= AT_ONCE or size >= MOST:
-                await self._store(part, kept)
+                await self._store(part, kept, sessions, more=True)
                 part, size = [], 0
-        await self._store(part, kept)
+        await self._store(part, kept, sessions, more=False)
+        for each in set(sessions) - {row["owner"] for row in part}:
+            await self._db.read(each, lambda o=each: _check_numbers(o, sessions[o], False))
 
-    async def _store(self, part: list[dict[str, Any]], kept: dict[str, int]) -> None:
-        for owner, rows in groupby(part, key=lambda row: str(row["owner"])):
-            batch = list(rows)
-            added = await self._db.write(owner, lambda o=owner, b=batch: _import(o, b))
+    async def _store(
+        self, part: list[dict[str, Any]], kept: dict[str, int], sessions: dict[str, set[str]], *, more: bool
+    ) -> None:
+        owners: dict[str, list[dict[str, Any]]] = {}
+        for row in part:
+            owners.setdefault(row["owner"], []).append(row)
+        for owner, rows in owners.items():
+            named = {row["session_id"] for row in rows if row["table"] in ("chat_session", "conversation")}
+            seen = sessions.setdefault(owner, set())
+            seen |= named
+            mine = named if more else seen
+            added = await self._db.write(owner, lambda o=owner, b=rows, m=mine: _import(o, b, m, more))
             kept[owner] = kept.get(owner, 0) + added
 
 

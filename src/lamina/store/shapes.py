@@ -182,8 +182,8 @@ TEXTS = Shape("a list of texts as JSON", lambda value: _texts(_json(value)))
 JSON_TEXT = Shape("a text as JSON", lambda value: isinstance(_json(value), str))
 JSON = Shape("JSON", lambda value: _json(value) is not ...)
 TIME = Shape("a time of the calendar", lambda value: _is_number(value) and FIRST_TIME <= value <= LAST_TIME)
-NUMBER = Shape("a number", _is_number)
 COUNT = Shape("a whole number from 0 on", _whole)
+TRIES = Shape("a whole number from 0 to 1,000,000", lambda value: _whole(value) and value <= 1_000_000)
 WHOLE = Shape("a whole number", lambda value: _whole(value, 1 - MOST))
 FLAG = Shape("0 or 1", lambda value: _whole(value) and value in (0, 1))
 SHARE = Shape("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
@@ -191,11 +191,12 @@ SHARE = Shape("a number from 0 to 1", lambda value: _is_number(value) and 0 <= v
 ANYWHERE = {
     **dict.fromkeys(("meta", "injection", "runtime", "usage", "receipt", "payload", "extra"), OBJECT),
     **dict.fromkeys(("memory_ids", "supported_apps"), TEXTS),
-    **dict.fromkeys(("created", "updated", "ended", "finished", "begun", "happened"), TIME),
-    **dict.fromkeys(("lease_until", "run_after"), NUMBER),
+    **dict.fromkeys(
+        ("created", "updated", "ended", "finished", "begun", "happened", "lease_until", "run_after"), TIME,
+    ),
     **dict.fromkeys(
         ("last_seq", "activity", "parent_seq", "seq", "collected", "tokens", "user_seq", "answer_seq", "n", "change",
-         "version", "number", "upto_seq", "attempts"), COUNT,
+         "version", "number", "upto_seq"), COUNT,
     ),
     **dict.fromkeys(("priority", "sort"), WHOLE),
     **dict.fromkeys(("is_collected", "pinned", "is_skill", "enabled"), FLAG),
@@ -206,6 +207,7 @@ ANYWHERE = {
     ),
     "title": _text(MAX_TITLE),
     "importance": SHARE,
+    "attempts": TRIES,
     "content": JSON,
 }  # fmt: skip
 ANSWERED = _one_of("streaming", "complete", "interrupted", "failed")
