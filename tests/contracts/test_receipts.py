@@ -6,7 +6,7 @@ import pytest
 
 from lamina.errors import LeaseError
 from lamina.records import Sent
-from lamina.store.receipts import PIECE
+from lamina.store.receipts import LONG as LIMIT
 from lamina.store.store import Store, open_store
 from lamina.types import text_hash
 from tests.contracts.test_turns import begun
@@ -20,7 +20,7 @@ def request(rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-LONG: dict[str, Any] = {"form": 1, "requests": [request(1_000)]}
+LONG: dict[str, Any] = {"form": 1, "requests": [request(3_000)]}
 
 
 def rows_of(lines: list[str], table: str) -> list[str]:
@@ -35,7 +35,7 @@ async def test_a_long_receipt_is_in_pieces_and_reads_as_it_was_written(store: St
     assert [turn.receipt for turn in await store.turns.list("ann", session_id)] == [LONG]
     lines = [line async for line in store.maintenance.export()]
     (row,) = rows_of(lines, "turn")
-    assert len(row) < PIECE < len(str(LONG))
+    assert len(row) < LIMIT < len(str(LONG))
     assert await store.maintenance.verify() == []
     await store.sessions.delete("ann", session_id)
     assert not rows_of([line async for line in store.maintenance.export()], "layer_text"), "the pieces go with it"

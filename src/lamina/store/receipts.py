@@ -5,34 +5,52 @@ SQLite reads the whole row of a turn, or of its neighbour, whenever it looks for
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lamina.errors import MessageError, shown
 from lamina.records import TurnRecord
 from lamina.store.database import Steps, dump, insert, load, marks
 from lamina.store.shapes import RECEIPT, holds_all
 from lamina.types import text_hash
 
-PIECE = 16_384
-"""Characters of a receipt that stand in one row."""
+PIECE, LONG = 32_768, 65_536
+"""Characters of a piece, and those from which on a receipt is in pieces."""
 AT_ONCE = 500
 PIECES = "pieces"
 
 
-def put_receipt(owner: str, turn_id: str, receipt: Mapping[str, Any] | None, texts: Mapping[str, str]) -> Steps[None]:
-    """A receipt and its texts, each once for an owner, and that this turn needs them."""
-    written = None if receipt is None else dump(receipt)
-    if written is not None and len(written) > PIECE:
-        pieces = [written[at : at + PIECE] for at in range(0, len(written), PIECE)]
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A receipt and its texts as they are put into rows; made before the transaction, which holds up everybody."""
+
+    receipt: str | None
+    """None leaves the one that is there."""
+    texts: Sequence[tuple[str, str]]
+
+
+def written(receipt: Mapping[str, Any] | None, texts: Mapping[str, str] | None) -> Written:
+    for name, text in (texts or {}).items():
+        if name != text_hash(text):
+            raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
+    rows = {name: dump(text) for name, text in (texts or {}).items()}
+    whole = None if receipt is None else dump(receipt)
+    if whole is not None and len(whole) > LONG:
+        pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
         names = [text_hash(piece) for piece in pieces]
-        texts, written = {**texts, **dict(zip(names, pieces, strict=True))}, dump({PIECES: names})
-    names = sorted(texts)
-    rows = [(owner, name, dump(texts[name])) for name in names]
+        rows |= {name: dump(piece) for name, piece in zip(names, pieces, strict=True)}
+        whole = dump({PIECES: names})
+    return Written(whole, sorted(rows.items()))
+
+
+def put_receipt(owner: str, turn_id: str, made: Written) -> Steps[None]:
+    """The texts, each once for an owner, that this turn needs them, and the receipt."""
+    rows = [(owner, name, text) for name, text in made.texts]
     yield from insert("layer_text", "owner, hash, text", rows, "ON CONFLICT DO NOTHING")
-    links = [(owner, turn_id, name) for name in names]
+    links = [(owner, turn_id, name) for name, _ in made.texts]
     yield from insert("turn_text", "owner, turn_id, hash", links, "ON CONFLICT DO NOTHING")
-    if written is not None:
-        yield "UPDATE turn SET receipt = ? WHERE owner = ? AND turn_id = ?", (written, owner, turn_id)
+    if made.receipt is not None:
+        yield "UPDATE turn SET receipt = ? WHERE owner = ? AND turn_id = ?", (made.receipt, owner, turn_id)
 
 
 def whole_receipts(turns: Sequence[TurnRecord]) -> Steps[list[TurnRecord]]:

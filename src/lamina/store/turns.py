@@ -24,9 +24,9 @@ from lamina.store.database import (
     new_id,
 )
 from lamina.store.jobs import add_jobs
-from lamina.store.receipts import put_receipt, whole_receipts
+from lamina.store.receipts import Written, put_receipt, whole_receipts, written
 from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
-from lamina.types import AnyMessage, text_hash
+from lamina.types import AnyMessage
 
 COLUMNS = (
     "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "
@@ -143,7 +143,7 @@ def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
 
 
 def _hold(
-    owner: str, turn_id: str, until: float, begun: float | None = None, sent: Sent | None = None
+    owner: str, turn_id: str, until: float, begun: float | None = None, sent: Written | None = None
 ) -> Steps[TurnRecord]:
     """Renew the lease of a turn that still streams, and keep what it has sent; this also locks its row."""
     rows = yield (
@@ -155,7 +155,7 @@ def _hold(
         turn = yield from get_turn(owner, turn_id)
         raise _ended(turn)
     if sent:
-        yield from put_receipt(owner, turn_id, sent.receipt, sent.texts)
+        yield from put_receipt(owner, turn_id, sent)
     return turn_of(rows[0])
 
 
@@ -163,7 +163,7 @@ def _ended(turn: TurnRecord) -> LeaseError:
     return LeaseError(f"turn {turn.turn_id!r} has already ended: {turn.state}", hint="begin a new turn")
 
 
-def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float, sent: Sent | None) -> Steps[None]:
+def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float, sent: Written | None) -> Steps[None]:
     yield from _hold(owner, turn_id, until, now, sent)
     yield from insert("chunk", "owner, turn_id, n, text", [(owner, turn_id, n, dump(text))], "ON CONFLICT DO NOTHING")
 
@@ -182,7 +182,7 @@ def _chunks(owner: str, turn_id: str, after: int = -1) -> Steps[list[tuple[int, 
 
 def _add(
     db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float,
-    sent: Sent | None,
+    sent: Written | None,
 ) -> Steps[list[str]]:  # fmt: skip
     """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
     turn = yield from _hold(owner, turn_id, until, now, sent)
@@ -203,8 +203,7 @@ def _add(
 
 def _finish(
     db: Database, owner: str, turn_id: str, state: FinalState, answer: AnyMessage | None, values: Mapping[str, Any],
-    receipt: Mapping[str, Any] | None, texts: Mapping[str, str], session: Mapping[str, Any], jobs: Sequence[NewJob],
-    tokens: int, now: float,
+    made: Written, session: Mapping[str, Any], jobs: Sequence[NewJob], tokens: int, now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     rows = yield (
         f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
@@ -228,7 +227,7 @@ def _finish(
     )
     yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     yield from put_words(db, owner, turn.session_id, [(turn.answer_seq, text_in(answer.get("content")))])
-    yield from put_receipt(owner, turn_id, receipt, texts)
+    yield from put_receipt(owner, turn_id, made)
     yield from change_session(owner, turn.session_id, session, now)
     yield from add_jobs(owner, jobs, now)
     return turn
@@ -236,7 +235,7 @@ def _finish(
 
 def _record(
     db: Database, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, key: str,
-    receipt: Mapping[str, Any], texts: Mapping[str, str], jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
+    made: Written, jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     """Question and answer at once. A turn of that key which nobody finished is finished by this."""
     turn = yield from _begin(db, owner, session_id, question, key, now, LEASE, 0)
@@ -245,7 +244,7 @@ def _record(
     if turn.state != "streaming":
         yield "UPDATE turn SET state = 'streaming' WHERE owner = ? AND turn_id = ?", (owner, turn.turn_id)
     end: tuple[FinalState, AnyMessage, Mapping[str, Any]] = ("complete", answer, {"usage": "{}", "error": ""})
-    return (yield from _finish(db, owner, turn.turn_id, *end, receipt, texts, {}, jobs(turn), 0, now))
+    return (yield from _finish(db, owner, turn.turn_id, *end, made, {}, jobs(turn), 0, now))
 
 
 def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now: float) -> Steps[None]:
@@ -281,16 +280,8 @@ def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def _named(texts: Mapping[str, str]) -> Mapping[str, str]:
-    for name, text in texts.items():
-        if name != text_hash(text):
-            raise MessageError(f"{shown(name)} is not the hash of its text", hint="use text_hash of lamina.types")
-    return texts
-
-
-def _check_sent(sent: Sent | None) -> None:
-    if sent:
-        _named(sent.texts)
+def _kept(sent: Sent | None) -> Written | None:
+    return written(sent.receipt, sent.texts) if sent else None
 
 
 class Turns:
@@ -329,10 +320,11 @@ class Turns:
         clean(key, "the key")
         parts(question)
         parts(answer)
+        made = written(receipt or {}, texts)
         turn = await self._db.write(
             owner,
             lambda: _record(
-                self._db, owner, session_id, question, answer, key, receipt or {}, _named(texts or {}), jobs, now
+                self._db, owner, session_id, question, answer, key, made, jobs, now
             ),
         )  # fmt: skip
         return turn if turn.repeated else replace(turn, receipt=receipt or {})
@@ -345,8 +337,8 @@ class Turns:
         Here and below, `sent` is what the turn has sent so far: kept from then on, however the turn ends.
         """
         now = self._clock()
-        _check_sent(sent)
-        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease, sent))
+        kept = _kept(sent)
+        await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease, kept))
 
     async def chunks(self, owner: str, turn_id: str, *, after: int = -1) -> Sequence[tuple[int, str]]:
         """The pieces of an answer that still streams."""
@@ -363,15 +355,15 @@ class Turns:
         now = self._clock()
         for message in messages:
             parts(message)
-        _check_sent(sent)
+        kept = _kept(sent)
         return await self._db.write(
-            owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease, sent)
+            owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease, kept)
         )
 
     async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None:
         until = self._clock() + lease
-        _check_sent(sent)
-        await self._db.write(owner, lambda: _hold(owner, turn_id, until, sent=sent))
+        kept = _kept(sent)
+        await self._db.write(owner, lambda: _hold(owner, turn_id, until, sent=kept))
 
     async def finish(
         self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
@@ -385,11 +377,11 @@ class Turns:
         values = {"usage": dump(usage or {}), "error": clean(error, "the error")}
         given = {"injection": injection, "runtime": runtime}
         session = {name: value for name, value in given.items() if value is not None}
-        _named(texts or {})
+        made = written(receipt, texts)
         turn = await self._db.write(
             owner,
             lambda: _finish(
-                self._db, owner, turn_id, state, answer, values, receipt, texts or {}, session, jobs, tokens, now
+                self._db, owner, turn_id, state, answer, values, made, session, jobs, tokens, now
             ),
         )  # fmt: skip
         return turn if turn.repeated else replace(turn, usage=usage or {}, receipt=receipt or {})
@@ -413,7 +405,8 @@ class Turns:
         `jobs` is what an ended turn asks for, stored with its end. `without` are turns that this process answers: a
         clock that was set or a store that was away for a while must not end them.
         """
-        values = {"error": RECOVERED}
+        values, as_it_is = {"error": RECOVERED}, written(None, None)
+        no_session: dict[str, Any] = {}
         ended: list[TurnRecord] = []
         known: set[tuple[str, str]] = set()
         while True:
@@ -422,10 +415,9 @@ class Turns:
             fresh = [one for one in found if one not in known and one[1] not in without]
             known.update(fresh)
             for owner, turn_id in fresh:
-                nothing: dict[str, Any] = {}
                 try:
                     turn = await self.get(owner, turn_id)
-                    steps = (owner, turn_id, "interrupted", None, values, None, nothing, nothing, jobs(turn), 0, now)
+                    steps = (owner, turn_id, "interrupted", None, values, as_it_is, no_session, jobs(turn), 0, now)
                     ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
                 except (LeaseError, NotFoundError):  # finished after all, or deleted, between the two looks
                     continue
