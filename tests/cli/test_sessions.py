@@ -315,9 +315,11 @@ def test_a_skill_that_is_not_there_is_refused_at_once_with_the_known_ones(lamina
     lamina("skills", "import", "t.json", "--shared")
     refused = lamina.error("sessions", "new", "--skill", "nosuch")
     assert ("no skill named 'nosuch'" in refused, "known: sums\n" in refused) == (True, True)
+    bound = lamina.error("sessions", "new", "--skill", "slides")
+    assert "next: it is for PowerPoint: --app PowerPoint\n" in bound
     assert lamina.json("sessions") == []
     assert lamina.json("sessions", "new", "--skill", "sums")["skill"] == "sums"
-    assert "known: sums" in lamina.error("sessions", "set", "last", "--skill", "slides")
+    assert "--app PowerPoint" in lamina.error("sessions", "set", "last", "--skill", "slides")
     assert "skill=slides" in lamina("sessions", "set", "last", "--skill", "slides", "--app", "powerpoint")
 
 

@@ -162,7 +162,7 @@ SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
     (("memory", "show", "abcd"), {}, "没有记忆 'abcd'", "它不存在，或者不属于您；lamina memory 可列出已有的"),
     (("trace", "show", "abcd"), {}, "没有轮次 'abcd'", "它不存在，或者不属于您；lamina sessions show ID --json 可"),
     (("skills", "show", "abcd"), {}, "没有模板 'abcd'", "它不存在，或者不属于您；lamina skills 可列出已有的"),
-    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "已有：none"),
+    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "目前一个也没有"),
     (("sessions", "import", "no.json"), {}, "'no.json' 不存在", "请检查路径"),
     (("ask", "Hi"), {"LAMINA_IDENTITY": "no.md"}, "LAMINA_IDENTITY 所指的 'no.md' 不存在", "请检查路径"),
     (("ask", "Hi", "--workspace", "no"), {}, "'no' 不存在", "请指定工作区的文件夹"),
