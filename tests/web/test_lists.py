@@ -62,6 +62,9 @@ def test_memories_are_searched_in_both_languages(world: tuple[Site, str, list[st
 
 def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:
     site = serve([{"text": "x"}])
+    empty = look(site)
+    empty.go("#/skills")
+    expect(empty.page.locator(".page .hint").first).to_contain_text("import FILE --user ann – with a SQLite store")
     made: dict[str, Any] = site.ask("POST", "/api/templates", SKILLS[0])
     seen = look(site)
     seen.go("#/skills")

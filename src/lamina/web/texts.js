@@ -165,7 +165,7 @@ const TEXTS = {
   scenarioList: ["Scenario prompts", "场景提示词"],
   rulesList: ["Rules in force", "生效的规则"],
   rulesOf: ["for “{title}”", "用于“{title}”"],
-  noSkills: ["No skills yet. Import some: lamina skills import FILE", "还没有技能。可以导入：lamina skills import 文件"],
+  noSkills: ["No skills yet. Import some: lamina skills import FILE --user {user} – with a SQLite store while the gateway is not running, since it has the store to itself.", "还没有技能。可以导入：lamina skills import 文件 --user {user} ——使用 SQLite 存储时须先停止网关，因为运行中的网关独占存储。"],
   noScenarios: ["No scenario prompts.", "没有场景提示词。"],
   noRules: ["No rules file is in force. Start the gateway with a folder that has an AGENTS.md: lamina serve --workspace FOLDER", "没有生效的规则文件。启动网关时请指定含有 AGENTS.md 的文件夹：lamina serve --workspace 文件夹"],
   rulesNeedSession: ["Start a session first: rules are those of a session.", "请先新建会话：规则属于会话。"],
