@@ -89,9 +89,7 @@ async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
     if name in known:
         return
     apps = list(dict.fromkeys(app for t in found if t.name == name for app in t.supported_apps))
-    hint = f"known: {', '.join(known)}" if known else "known: none"
-    if apps:
-        hint = f"it is for {', '.join(apps)}: --app {apps[0]}"
+    hint = f"it is for {', '.join(apps)}: --app {apps[0]}" if apps else f"known: {', '.join(known) or 'none'}"
     raise InputError(f"no skill named {shown(name)} is enabled here", hint=hint)
 
 

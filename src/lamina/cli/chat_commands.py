@@ -198,7 +198,7 @@ async def _resume(desk: Desk, words: str) -> None:
 
 async def _mode(desk: Desk, words: str) -> None:
     if words:
-        check_mode(words, "no mode is named")
+        check_mode(words, "no mode named")
         desk.wanted = words
         if desk.session:
             desk.session = await desk.app.store.sessions.update(desk.owner, desk.session.session_id, mode=words)
