@@ -282,7 +282,7 @@ class Index:
         said = found.said & (at[found.key] >= 0)
         near[at[found.key[said]], found.row[said]] += SPEAKER
         near /= near + np.float32(SATURATION)
-        telling = np.array([weight(names[n]) > LEAST_WEIGHT for n in keep], np.bool_)
+        telling = np.array([weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
         if telling.any():  # of a question of nothing but stop characters they are all there is
             near *= (near[telling] > 0).any(axis=0)
         return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)

@@ -304,6 +304,7 @@ const ERRORS = [
   ["without {source}: {why}", "没有用上 {source}：{why}"],
   ["the answer was cut off at its limit of tokens ({setting})", "回答达到 token 上限，已被截断（{setting}）"],
   ["no skill named {name} is enabled here", "这里没有启用名为 {name} 的技能"],
+  ["the template {name} has a slot {slot} and there is no value for it", "模板 {name} 有插槽 {slot}，但没有它的值"],
   ["there is no such thing here", "这里没有这项内容"],
   ["more than {n} requests a minute", "每分钟的请求超过 {n} 个"],
   ["the {n} tokens of this day are used up", "今天的 {n} token 已经用完"],
@@ -314,7 +315,7 @@ const ERRORS = [
   ["something went wrong here", "这里出了问题"],
   ["there is a template of this name and scenario", "已有同名同场景的模板"],
   ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
-  ["known: none", "目前一个也没有"],
+  ["give it one: lamina memory profile {slot} VALUE; known: {names}; the setting missing_slots = keep lets it stay", "请给它一个值：lamina memory profile {slot} 值；已有：{names}；设置 missing_slots = keep 可让它保持原样"],
   ["known: {names}", "已有：{names}"],
   ["it is for {apps}: --app {app}", "它用于 {apps}：--app {app}"],
   ["check the key", "请检查密钥"],
@@ -355,7 +356,7 @@ export function errorWords(text) {
   if (!chosen || !text) return text;
   for (const [said, chinese] of ERRORS) {
     const found = new RegExp(`^${plain(said).replace(/\{(\w+)\}/g, "(?<$1>.+?)")}$`, "s").exec(text);
-    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);
+    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => (name === "names" && found.groups[name] === "none" ? "无" : found.groups[name]));
   }
   return text;
 }
