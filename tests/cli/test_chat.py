@@ -133,7 +133,7 @@ def test_new_sessions_resume_mode_and_an_unknown_command(chat: Lamina) -> None:
         assert "● agent" in terminal.say("/mode agent", "● agent")
         assert terminal.ready().endswith(f" agent · scripted · {first} · /help")
         assert "next: did you mean /mode?" in terminal.say("/mood plan", "did you mean")
-        assert "no mode is named 'fast'" in terminal.say("/mode fast", "choose one of")
+        assert "no mode named 'fast'" in terminal.say("/mode fast", "choose one of")
         assert "no session 'zzzz'" in terminal.say("/resume zzzz", "zzzz")
         assert "/etc/hosts" in terminal.say("/etc/hosts is what?", "7 out"), "a path is no command"
     rows = {row["title"]: row for row in chat.json("sessions")}

@@ -202,7 +202,7 @@ const TEXTS = {
   tabLayers: ["Layers", "分层"],
   tabRaw: ["Raw bytes", "原始字节"],
   tokens: ["Tokens", "token 数"],
-  tokensOf: ["{n} tokens", "{n} token"],
+  tokensOf: ["{n} tokens", "共 {n} token"],
   budgetOf: ["of {n}", "预算 {n}"],
   overBudget: ["over budget", "超出预算"],
   grammar: ["Grammar", "格式"],
