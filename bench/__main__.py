@@ -70,7 +70,7 @@ def run_rows(names: Sequence[str], shares: Mapping[str, float], measure: Measure
               file=sys.stderr)  # fmt: skip
         return 2
     expected = {name: rows.get(name, {}).get("seconds") or shares[name] for name in names}
-    begin = time.monotonic()
+    begin, news = time.monotonic(), False
     for number, name in enumerate(names, 1):
         spent = report.clock(time.monotonic() - begin)
         about = report.clock(sum(expected.values()))
@@ -80,7 +80,9 @@ def run_rows(names: Sequence[str], shares: Mapping[str, float], measure: Measure
         expected[name] = time.monotonic() - before
         if number == len(names) == len(shares):
             store["run"] = {"date": _today(), "machine": machine(), "rows": number, "seconds": round(_since(begin))}
-        write(store, docs, list(shares))
+        news = news or not rows[name].get("absent")
+        if news:  # where nothing could be measured, the report of who could stays as it is
+            write(store, docs, list(shares))
         lost = report.unmeasured(name, rows[name])
         print(lost or f"\n## {rows[name]['title']}\n\n{rows[name]['text']}\n", flush=True)
     found = report.problems(rows, names)

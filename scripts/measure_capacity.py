@@ -356,6 +356,11 @@ def main() -> None:
     if sys.argv[1:2] == ["--index"]:
         print(asyncio.run(indexed(sys.argv[2])))
         return
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"{__doc__}\nParts, all of them by default: {', '.join(PARTS)}")
+        return
+    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
+        sys.exit(f"measure_capacity: no part named {unknown[0]!r}\nnext: parts are {', '.join(PARTS)}")
     busy, wanted = psutil.getloadavg()[0], sys.argv[1:] or list(PARTS)
     inputs: Inputs = json.loads(OUT.read_text(encoding="utf-8"))["inputs"] if sys.argv[1:] else {}
     inputs["connections"] = entry(POOL, "connections/process", "to PostgreSQL, at most: store/postgres.py")

@@ -2,7 +2,10 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from scripts.capacity import DAY, MEASURED, PAGE, USERS, Assumed, Needed, figure, main, measured, needed, page
@@ -10,6 +13,7 @@ from scripts.capacity import DAY, MEASURED, PAGE, USERS, Assumed, Needed, figure
 from lamina.store.store import open_store
 from tests.postgres import Server
 
+ROOT = Path(__file__).parent.parent
 COST = {
     "gateway_cpu": 10.0, "worker_cpu": 4.0, "jobs": 1.25, "postgres_cpu": 5.0, "commits": 20.0, "syncs": 4.0,
     "wal": 10_000.0, "connections": 10.0, "postgres_bytes_a_turn": 10_000.0, "postgres_bytes_a_character": 5.0,
@@ -121,3 +125,14 @@ async def test_the_page_names_every_table_and_every_index_that_does_not_begin_wi
     assert set(re.findall(r"'(\w+)'", block)) - {"owner"} == set(first) - {"schema_version"}
     assert postgres.sql(UNIQUE_WITHOUT, database).splitlines() == ["api_key_id"]
     assert "`api_key_id`" in text
+
+
+@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("sqlight", 1)])
+def test_M6_the_parts_that_can_be_measured_are_listed_and_others_are_refused_before_anything_runs(
+    word: str, code: int
+) -> None:
+    command = [sys.executable, "-m", "scripts.measure_capacity", word]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert "sqlite, postgres, nginx, stored, jobs, index" in done.stdout + done.stderr
+    assert ("no part named 'sqlight'" in done.stderr) is (code == 1)

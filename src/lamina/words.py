@@ -207,13 +207,17 @@ def is_paired(term: str) -> bool:
     return _PAIRED.match(term) is not None
 
 
+LEAST_WEIGHT = 0.05
+"""That of a stop character alone: it stands in nearly every sentence, so two texts that share only it share nothing."""
+
+
 @lru_cache(maxsize=65536)
 def weight(term: str) -> float:
     """How much a term says by its form alone, from 0.05 to 1; how rare it is comes on top, from the index."""
     if _PAIRED.match(term):
         stops = sum(c in STOP_CHARACTERS for c in term)
         if len(term) == 1:
-            return 0.05 if stops else 0.3
+            return LEAST_WEIGHT if stops else 0.3
         return (1.0, 0.5, 0.15)[stops]
     return 0.1 if term in _STOP_STEMS else 1.0
 

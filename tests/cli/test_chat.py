@@ -133,7 +133,7 @@ def test_new_sessions_resume_mode_and_an_unknown_command(chat: Lamina) -> None:
         assert "● agent" in terminal.say("/mode agent", "● agent")
         assert terminal.ready().endswith(f" agent · scripted · {first} · /help")
         assert "next: did you mean /mode?" in terminal.say("/mood plan", "did you mean")
-        assert "no mode is named 'fast'" in terminal.say("/mode fast", "choose one of")
+        assert "no mode named 'fast'" in terminal.say("/mode fast", "choose one of")
         assert "no session 'zzzz'" in terminal.say("/resume zzzz", "zzzz")
         assert "/etc/hosts" in terminal.say("/etc/hosts is what?", "7 out"), "a path is no command"
     rows = {row["title"]: row for row in chat.json("sessions")}
@@ -169,13 +169,17 @@ def test_why_and_context_show_what_the_model_saw_and_would_see(chat: Lamina) -> 
 
 
 def test_a_skill_is_chosen_by_its_name_and_speaks_from_the_next_turn_on(chat: Lamina) -> None:
-    skill = [{"name": "letters", "content": "SKILL-TEXT", "is_skill": True, "description": "Writes letters."}]
+    skill: list[dict[str, Any]] = [
+        {"name": "letters", "content": "SKILL-TEXT", "is_skill": True, "description": "Writes letters."},
+        {"name": "sums", "content": "Add.", "is_skill": True, "supported_apps": ["Excel"]},
+    ]
     (chat.folder / "skill.json").write_text(json.dumps(skill), encoding="utf-8")
     with chat.terminal("chat") as terminal:
         assert "no skill" in terminal.say("/skill", "no skill").lower()
     chat("skills", "import", "skill.json")
     with chat.terminal("chat") as terminal:
-        assert "○ letters" in terminal.say("/skill", "○ letters")
+        assert "sums" not in terminal.say("/skill", "○ letters"), "H2: it is for another app"
+        assert "it is for Excel: --app Excel" in terminal.say("/skill sums", "--app Excel")
         assert "● letters" in terminal.say("/skill letters", "● letters")
         assert "known: letters" in terminal.say("/skill leters", "no skill named 'leters'")
         terminal.say("Hello", "7 out")

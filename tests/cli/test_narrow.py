@@ -1,7 +1,9 @@
 """A terminal of 40 columns: bars and secondary columns give way, texts are folded, and nothing is cut."""
 
 import pytest
+from rich.cells import cell_len
 
+from lamina.cli.chat import fitted
 from tests.cli.process import Lamina
 
 TEA = "How do I make tea properly in the morning?"
@@ -54,6 +56,14 @@ def test_in_a_chat_too(talked: Lamina) -> None:
         assert joined(CHINESE) in joined(terminal.say("/memory", "爬山。"))
         assert "%\n" in terminal.say("/context", "%")
         assert "…" not in terminal.say("/help", "/quit").split("› /help")[1]
+
+
+@pytest.mark.parametrize("width", [20, 40, 100])
+def test_L11_the_bar_below_what_is_typed_keeps_the_way_to_the_help(width: int) -> None:
+    line = fitted("agent", "SmolLM2-135M-Instruct-Q4_K_M", "新会话", "/help", width)
+    assert line.endswith(" · 新会话 · /help")
+    assert cell_len(line) <= max(width, 29)
+    assert ("SmolLM2-135M-Instruct-Q4_K_M" in line) is (width == 100)
 
 
 def test_the_help_folds_chinese(lamina: Lamina) -> None:

@@ -183,6 +183,8 @@ def test_I11_config_shows_each_value_and_where_it_came_from(workspace: Path) -> 
     assert "reinjection_turns" in lamina(workspace, "config").stdout
     for words in (["--lang", "zh", "config"], ["config", "--lang", "zh"], ["config", "--lang=zh"]):
         assert "设置" in lamina(workspace, *words).stdout
+    told = json.loads(lamina(workspace, "config", "--json", "--lang", "zh").stdout)["lang"]
+    assert told == {"value": "zh", "from": "--lang"}, "L7: an option wins, and is shown"
     bad = lamina(workspace, "config", LAMINA_REINJECTION_TURNS="often")
     assert (bad.returncode, "LAMINA_REINJECTION_TURNS" in bad.stderr) == (2, True)
 

@@ -254,7 +254,25 @@ def test_slots_are_filled_with_values(lamina: Lamina, chat: str) -> None:
     assert "name=value" in lamina.error("context", "hi", "--session", chat, "--values", "city")
 
 
-@pytest.mark.parametrize("option", ["--project", "--rules", "--history", "--memory", "--workspace", "--mode"])
+def test_H1_what_is_shown_of_a_session_is_what_a_question_in_it_sends(lamina: Lamina) -> None:
+    lamina.script([{"text": "Fine."}])
+    (lamina.folder / "AGENTS.md").write_text("Answer briefly.\n", encoding="utf-8")
+    lamina.run("ask", "One?")
+    shown = lamina("context", "Two?", "--session", "last", "--payload")
+    lamina.run("ask", "Two?", "--session", "last")
+    assert shown == lamina("trace", "show", "last", "--payload")
+    assert "Answer briefly." in shown
+
+
+def test_H1_a_session_is_shown_with_the_workspace_that_is_named(lamina: Lamina, chat: str) -> None:
+    (lamina.folder / "there").mkdir()
+    (lamina.folder / "there" / "AGENTS.md").write_text("Answer in verse.\n", encoding="utf-8")
+    assert "Answer in verse." not in lamina("context", "hi", "--session", chat, "--payload")
+    assert "Answer in verse." in lamina("context", "hi", "--session", chat, "--payload", "--workspace", "there")
+    assert "'nowhere' is not there" in lamina.error("context", "hi", "--session", chat, "--workspace", "nowhere")
+
+
+@pytest.mark.parametrize("option", ["--project", "--rules", "--history", "--memory", "--folder", "--mode"])
 def test_a_session_and_files_exclude_each_other(lamina: Lamina, chat: str, option: str) -> None:
     assert f"{option} does not go with" in lamina.error("context", "hi", "--session", chat, option, "plan")
     assert "user message is empty" in lamina.error("context", "--session", chat)
@@ -297,9 +315,11 @@ def test_a_skill_that_is_not_there_is_refused_at_once_with_the_known_ones(lamina
     lamina("skills", "import", "t.json", "--shared")
     refused = lamina.error("sessions", "new", "--skill", "nosuch")
     assert ("no skill named 'nosuch'" in refused, "known: sums\n" in refused) == (True, True)
+    bound = lamina.error("sessions", "new", "--skill", "slides")
+    assert "next: it is for PowerPoint: --app PowerPoint\n" in bound
     assert lamina.json("sessions") == []
     assert lamina.json("sessions", "new", "--skill", "sums")["skill"] == "sums"
-    assert "known: sums" in lamina.error("sessions", "set", "last", "--skill", "slides")
+    assert "--app PowerPoint" in lamina.error("sessions", "set", "last", "--skill", "slides")
     assert "skill=slides" in lamina("sessions", "set", "last", "--skill", "slides", "--app", "powerpoint")
 
 

@@ -158,11 +158,11 @@ def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamin
 
 SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
     (("sessions", "--store", "typo.db"), {}, "'typo.db' 处没有存储", "请检查 --store 或 LAMINA_STORE"),
-    (("sessions", "show", "abcd"), {}, "没有会话 'abcd'", "它不存在，或者不属于您；lamina sessions 可列出已有的"),
-    (("memory", "show", "abcd"), {}, "没有记忆 'abcd'", "它不存在，或者不属于您；lamina memory 可列出已有的"),
-    (("trace", "show", "abcd"), {}, "没有轮次 'abcd'", "它不存在，或者不属于您；lamina sessions show ID --json 可"),
-    (("skills", "show", "abcd"), {}, "没有模板 'abcd'", "它不存在，或者不属于您；lamina skills 可列出已有的"),
-    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "已有：none"),
+    (("sessions", "show", "abcd"), {}, "没有会话 'abcd'", "它不存在，或者不属于你；lamina sessions 可列出已有的"),
+    (("memory", "show", "abcd"), {}, "没有记忆 'abcd'", "它不存在，或者不属于你；lamina memory 可列出已有的"),
+    (("trace", "show", "abcd"), {}, "没有轮次 'abcd'", "它不存在，或者不属于你；lamina sessions show ID --json 可"),
+    (("skills", "show", "abcd"), {}, "没有模板 'abcd'", "它不存在，或者不属于你；lamina skills 可列出已有的"),
+    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "已有：无"),
     (("sessions", "import", "no.json"), {}, "'no.json' 不存在", "请检查路径"),
     (("ask", "Hi"), {"LAMINA_IDENTITY": "no.md"}, "LAMINA_IDENTITY 所指的 'no.md' 不存在", "请检查路径"),
     (("ask", "Hi", "--workspace", "no"), {}, "'no' 不存在", "请指定工作区的文件夹"),
@@ -175,10 +175,11 @@ SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
      "无法连接 127.0.0.1", "它在运行吗？"),
     (("ask", "Hi"), {"LAMINA_SCRIPT": "denied.json"}, "the script 返回 401", "请"),
     (("config",), {"LAMINA_BUDGET": "much"}, "LAMINA_BUDGET 须为不小于 0 的整数，而不是 'much'", "例如 8000"),
-    (("config",), {"LAMINA_MEMRY": "on"}, "没有 LAMINA_MEMRY 这一设置", "您是指 LAMINA_MEMORY 吗？"),
+    (("config",), {"LAMINA_MEMRY": "on"}, "没有 LAMINA_MEMRY 这一设置", "你是指 LAMINA_MEMORY 吗？"),
     (("context", "Hi", "--budget", "much"), {}, "--budget 须为 token 数，而不是 'much'", "例如 8000"),
     (("context", "Hi", "--mode", "loud"), {}, "没有名为 'loud' 的模式", "可选：agent"),
     (("sessions", "new", "--mode", "loud"), {}, "--mode 没有 'loud' 这一选项", "可选：agent, plan, ask"),
+    (("serve", "--listen", "foo"), {}, "'foo' 不是可以监听的位置", "地址和端口：127.0.0.1:8765"),
     (("memory", "search", "x"), {"LAMINA_MEMORY": "off"}, "记忆功能已关闭", "设置项 memory"),
 ]  # fmt: skip
 
@@ -207,6 +208,18 @@ def test_a_store_in_use_is_said_in_chinese_and_so_is_what_the_doctor_finds(lamin
     assert " (lamina chat) 使用\n建议：请在那个聊天里按 Ctrl-D 退出" in said
     found = lamina.run("doctor", "--lang", "zh", LAMINA_PROVIDER="openai").stdout
     assert "设置中没有为 openai 指定模型" in found
+
+
+def test_L1_a_slot_without_a_value_and_a_mode_that_is_none_are_said_in_chinese_only(slips: Lamina) -> None:
+    (slips.folder / "t.json").write_text('[{"name": "guide", "content": "In {{city}}."}]', encoding="utf-8")
+    slips("skills", "import", "t.json")
+    slips("sessions", "new")
+    said = slips.error("context", "Hi", "--session", "last", "--lang", "zh")
+    assert "错误：模板 guide 有插槽 {{city}}，但没有它的值" in said
+    assert "lamina memory profile city 值；已有：无；设置 missing_slots = keep 可让它保持原样" in said
+    with slips.terminal("chat", environ={"LAMINA_LANG": "zh"}) as terminal:
+        terminal.ready()
+        assert "没有名为 'foo' 的模式" in terminal.say("/mode foo", "可选：agent")
 
 
 def test_an_error_that_has_no_chinese_is_said_as_it_is() -> None:

@@ -195,3 +195,22 @@ def test_the_help_and_the_screen_name_turns_before_the_last_and_tokens_with_one_
     shown = traced("trace", "show", "last", "--lang", "zh")
     assert "预计前缀" in shown
     assert "词元" not in shown
+
+
+def test_L3_usage_and_roles_are_said_in_the_readers_language(traced: Lamina) -> None:
+    assert "prompt 900, cached 0, completion 3" in traced("trace", "show", "last~1")
+    assert "输入 900，缓存 0，输出 3" in traced("trace", "show", "last~1", "--lang", "zh")
+    found = traced("sessions", "search", "question", "--lang", "zh")
+    assert ("用户" in found, "user" in found) == (True, False)
+    assert "助手" in traced("sessions", "show", "last", "--lang", "zh")
+
+
+def test_L12_a_turn_is_found_by_the_id_that_a_client_of_the_gateway_has_and_one_turn_is_one(traced: Lamina) -> None:
+    first, second = turns(traced)
+    for form in ("chatcmpl-", "msg_"):
+        assert first in traced("trace", "show", f"{form}{first}")
+        assert traced("trace", "diff", f"{form}{first}", f"{form}{second[:8]}") == traced(
+            "trace", "diff", first, second
+        )
+    traced.run("ask", "Third question")
+    assert "its session has 1 turn, so" in traced.error("trace", "show", "last~1")

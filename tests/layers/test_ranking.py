@@ -78,6 +78,13 @@ def test_another_wording_or_language_is_found(question: str, found: str, encoder
     assert found in ids(Index(rows_of(FACTS, encoder)), ask(question, encoder), 3)
 
 
+def test_M2_a_stop_character_alone_finds_nothing_in_a_question_that_says_more() -> None:
+    index = Index(rows_of(["安的猫叫汤姆。"]))
+    assert ids(index, ask("写一首关于春天的诗")) == []
+    assert ids(index, ask("猫的名字")) == ["m0"]
+    assert ids(index, ask("的")) == ["m0"], "it is all that was asked for"
+
+
 def test_noise_finds_nothing(encoder: SentenceEncoder) -> None:
     index = Index(rows_of(FACTS, encoder))
     for noise in ("zxqv blorp wumpf", "!!!", "", "钅彡亍", "???"):

@@ -62,6 +62,9 @@ def test_memories_are_searched_in_both_languages(world: tuple[Site, str, list[st
 
 def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:
     site = serve([{"text": "x"}])
+    empty = look(site)
+    empty.go("#/skills")
+    expect(empty.page.locator(".page .hint").first).to_contain_text("import FILE --user ann – with a SQLite store")
     made: dict[str, Any] = site.ask("POST", "/api/templates", SKILLS[0])
     seen = look(site)
     seen.go("#/skills")
@@ -76,6 +79,36 @@ def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:
     expect(seen.page.locator(".card .switch span")).to_have_text("on")
     seen.go("#/new")
     expect(seen.page.locator(".welcome select").nth(1).locator("option")).to_have_text(["No skill", "chapter-plan"])
+
+
+def test_H2_a_skill_for_another_app_is_not_offered_and_a_refusal_leaves_the_choice(serve: Serve, look: Look) -> None:
+    site = serve([{"text": "Beats."}])
+    site.ask("POST", "/api/templates", {**SKILLS[0], "name": "sums", "supported_apps": ["Excel"]})
+    gone: dict[str, Any] = site.ask("POST", "/api/templates", SKILLS[0])
+    seen = look(site)
+    seen.go("#/new")
+    select = seen.page.locator(".welcome select").nth(1)
+    expect(select.locator("option")).to_have_text(["No skill", "chapter-plan"])
+    select.select_option("chapter-plan")
+    site.ask("PUT", f"/api/templates/{gone['template_id']}", {**SKILLS[0], "supported_apps": ["Excel"]})
+    seen.page.fill("#ask", "Plan it.")
+    seen.page.keyboard.press("Enter")
+    expect(seen.page.locator(".problem")).to_contain_text("it is for Excel: --app Excel")
+    seen.errors.clear()  # it was refused, and the browser says so too
+    expect(seen.page.locator("#ask")).to_have_value("Plan it.")
+    expect(seen.page.locator(".welcome .mode")).to_be_visible()
+    select.select_option("")
+    seen.page.locator("#ask").press("Enter")
+    expect(seen.page.locator(".answer, .turn").last).to_contain_text("Beats.")
+
+
+def test_H2_where_sessions_run_in_an_app_its_skills_are_offered(serve: Serve, look: Look) -> None:
+    site = serve([{"text": "x"}], LAMINA_HOST="Excel")
+    site.ask("POST", "/api/templates", {**SKILLS[0], "name": "sums", "supported_apps": ["excel"]})
+    site.ask("POST", "/api/sessions", {})
+    seen = look(site)
+    seen.go("#/new")
+    expect(seen.page.locator(".welcome select").nth(1).locator("option")).to_have_text(["No skill", "sums"])
 
 
 def test_rules_in_force_are_listed_with_their_hashes(world: tuple[Site, str, list[str]], look: Look) -> None:

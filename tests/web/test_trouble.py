@@ -171,6 +171,10 @@ IN_CHINESE = {
     "more than 60 requests a minute": "每分钟的请求超过 60 个",
     "the gateway cannot do this just now": "网关暂时无法完成",
     "no skill named 'sums' is enabled here": "这里没有启用名为 'sums' 的技能",
+    "known: none": "已有：无",
+    "known: sums, slides": "已有：sums, slides",
+    "it is for Excel, WPS: --app Excel": "它用于 Excel, WPS：--app Excel",
+    "the template guide has a slot {{city}} and there is no value for it": "模板 guide 有插槽 {{city}}，但没有它的值",
     "the moon fell down": "the moon fell down",
 }
 

@@ -14,7 +14,7 @@ from lamina.app.files import read_history
 from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, shown
 from lamina.layers.sources import SHARED
 from lamina.layers.templates import supports
-from lamina.records import Memory, Session, StoredMessage, TurnRecord
+from lamina.records import Memory, Session, StoredMessage, Template, TurnRecord
 from lamina.store.database import MAX_TITLE
 from lamina.store.overview import Kind
 from lamina.store.store import Store
@@ -71,14 +71,26 @@ async def find_memory(store: Store, owner: str, name: str) -> Memory:
     return await store.memories.get(owner, await whole_id(store, owner, "memory", name))
 
 
+async def enabled_skills(store: Store, owner: str) -> list[Template]:
+    return [t for of in (owner, SHARED) for t in await store.templates.list(of, is_skill=True, enabled=True)]
+
+
+async def usable_skills(store: Store, owner: str, host: str) -> list[Template]:
+    """The skills that can be chosen in an app: those for others would be refused."""
+    return [template for template in await enabled_skills(store, owner) if supports(template, host)]
+
+
 async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
     """A slip in a skill's name is better heard of at once than in a notice on every turn."""
     if not name:
         return
-    found = [t for of in (owner, SHARED) for t in await store.templates.list(of, is_skill=True, enabled=True)]
+    found = await enabled_skills(store, owner)
     known = list(dict.fromkeys(t.name for t in found if supports(t, host)))
-    if name not in known:
-        raise InputError(f"no skill named {shown(name)} is enabled here", hint=f"known: {', '.join(known) or 'none'}")
+    if name in known:
+        return
+    apps = list(dict.fromkeys(app for t in found if t.name == name for app in t.supported_apps))
+    hint = f"it is for {', '.join(apps)}: --app {apps[0]}" if apps else f"known: {', '.join(known) or 'none'}"
+    raise InputError(f"no skill named {shown(name)} is enabled here", hint=hint)
 
 
 def hits(piece: str, query: str) -> list[tuple[int, int]]:

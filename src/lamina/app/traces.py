@@ -43,9 +43,8 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
         last, many = await find_turn(store, owner, LAST), int(back) + 1
         found = await store.turns.list(owner, last.session_id, limit=many)
         if len(found) < many:
-            raise NotFoundError(
-                f"its session has {len(found)} turns, so there is no {name}", hint="take a smaller number"
-            )
+            many_or_one = "1 turn" if len(found) == 1 else f"{len(found)} turns"
+            raise NotFoundError(f"its session has {many_or_one}, so there is no {name}", hint="take a smaller number")
         return found[0]
     if name == LAST:
         if found := await _newest(store, owner):

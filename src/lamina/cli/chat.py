@@ -123,6 +123,17 @@ async def _hello(desk: Desk) -> None:
         await desk.recap()
 
 
+def fitted(mode: str, model: str, session: str, keys: str, width: int) -> str:
+    """The line below what is typed: where it is too long the model's name is cut, so that the way to the help stays."""
+    from rich.cells import cell_len, set_cell_size
+
+    around = f" {mode} ·  · {session} · {keys}"
+    room, model = width - cell_len(around), visible(model)
+    if cell_len(model) > room:
+        model = set_cell_size(model, room - 1).rstrip() + "…" if room > 1 else "…"
+    return f" {mode} · {model} · {visible(session)} · {keys}"
+
+
 class _Talk:
     """Reads what is typed and does it, one thing after another."""
 
@@ -151,7 +162,7 @@ class _Talk:
         if cleared:
             return f" {desk.say['chat.ctrl_d']}"
         session = desk.session.session_id[:SHORT] if desk.session else desk.say["chat.new"]
-        return visible(f" {desk.mode} · {desk.app.provider.model} · {session} · {desk.say['chat.keys']}")
+        return fitted(desk.mode, desk.app.provider.model, session, desk.say["chat.keys"], desk.screen.console.width)
 
     async def _send(self, words: str) -> None:
         from rich.text import Text

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lamina.app.app import App
+from lamina.app.commands import check_skill, usable_skills
 from lamina.app.providers import with_model
-from lamina.app.skills import listed
 from lamina.app.traces import (
     Call,
     called,
@@ -81,6 +81,11 @@ class Desk:
         return self.app.settings.user
 
     @property
+    def host(self) -> str:
+        """The app in which the chat runs."""
+        return self.session.app if self.session else self.app.settings.host
+
+    @property
     def mode(self) -> str:
         return (self.session.mode if self.session else self.wanted or self.app.settings.mode) or "ask"
 
@@ -92,9 +97,9 @@ class Desk:
     async def refresh(self) -> None:
         """What completion offers, as it is now."""
         self.sessions = await self.app.store.sessions.list(self.owner, limit=LISTED)
-        self.skills = [t for _, t in await listed(self.app.store, self.owner) if t.is_skill and t.enabled]
         if self.session:
             self.session = await self.app.store.sessions.get(self.owner, self.session.session_id)
+        self.skills = await usable_skills(self.app.store, self.owner, self.host)
 
     def show(self, *parts: Any) -> None:
         self.screen.print(Text(""), *(Padding(part, (0, 0, 0, 2)) for part in parts), Text(""))
@@ -193,7 +198,7 @@ async def _resume(desk: Desk, words: str) -> None:
 
 async def _mode(desk: Desk, words: str) -> None:
     if words:
-        check_mode(words, "no mode is named")
+        check_mode(words, "no mode named")
         desk.wanted = words
         if desk.session:
             desk.session = await desk.app.store.sessions.update(desk.owner, desk.session.session_id, mode=words)
@@ -211,8 +216,9 @@ async def _skill(desk: Desk, words: str) -> None:
     names = {template.name for template in desk.skills}
     if words:
         if words not in names and words not in NONE:
-            close = get_close_matches(words, names, 1) or sorted(names)
-            raise InputError(f"no skill named {words!r} is enabled here", hint=f"known: {', '.join(close) or '—'}")
+            if close := get_close_matches(words, names, 1):
+                raise InputError(f"no skill named {words!r} is enabled here", hint=f"known: {close[0]}")
+            await check_skill(desk.app.store, desk.owner, words, desk.host)
         desk.skill = "" if words in NONE else words
         if desk.session:
             session_id = desk.session.session_id

@@ -11,6 +11,7 @@ from lamina.settings import Settings, load_settings, setting_names
 
 def add_config(app: typer.Typer, say: dict[str, str]) -> None:
     def config(
+        context: typer.Context,
         as_json: Annotated[
             bool, typer.Option("--json", help=say["opt.as_json"], show_default=False, metavar="")
         ] = False,
@@ -18,6 +19,8 @@ def add_config(app: typer.Typer, say: dict[str, str]) -> None:
     ) -> None:
         settings = load_settings(channel=channel)
         rows = {name: (_value(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
+        if lang := context.parent and context.parent.params.get("lang"):  # an option of the call wins, as everywhere
+            rows["lang"] = (lang, "--lang")
         if as_json:
             found = {name: {"value": value, "from": origin} for name, (value, origin) in rows.items()}
             print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))

@@ -58,8 +58,10 @@ def add_context(app: typer.Typer, say: dict[str, str]) -> None:
         given = {"identity": identity, "rules": rules, "skill": skill, "memory": memory, "context": context}
         given |= {"tools": tools, "history": history, "workspace": workspace, "folder": folder}
         if session is not None:
-            _refuse(f"--session {session}", {"project": project, **given, "mode": mode})
-            assembled = _from_store(say, replace(settings, **_place(user, store)), session, message, values or [])
+            files = {name: path for name, path in given.items() if name != "workspace"}
+            _refuse(f"--session {session}", {"project": project, **files, "mode": mode})
+            settings = _as_asked(settings, user, store, workspace)
+            assembled = _from_store(say, settings, session, message, values or [])
         else:
             _refuse("files", {"values": values, "user": user, "store": store}, hint="they go with --session")
             sources = Sources.of_project(project) if project else Sources()
@@ -76,11 +78,14 @@ def _refuse(what: str, options: dict[str, Any], hint: str = "a session has its o
             raise InputError(f"--{name} does not go with {what}", hint=hint)
 
 
-def _place(user: str | None, store: str | None) -> dict[str, Any]:
+def _as_asked(settings: Settings, user: str | None, store: str | None, workspace: Path | None) -> Settings:
+    """The settings that `lamina ask --session` would have here: whose, which store, and which workspace."""
     from lamina.cli.common import chosen
+    from lamina.cli.talk import in_folder
 
-    settings = chosen(user, store)
-    return {"user": settings.user, "store": settings.store, "origin": settings.origin}
+    told = chosen(user, store, workspace=str(workspace) if workspace else None)
+    place = {"user": told.user, "store": told.store, "origin": told.origin, "workspace": told.workspace}
+    return in_folder(replace(settings, **place))
 
 
 def _from_store(

@@ -160,7 +160,8 @@ def _show_messages(say: Say, messages: list[StoredMessage], full: bool) -> None:
     if messages and messages[0].seq > 1:
         parts.append(styled(f"⋯ {say['earlier'].format(count=messages[0].seq - 1)}", "yellow"))
     for message in messages:
-        head = Text(f"{message.seq:>4} ", style="dim").append(message.role, style=f"bold {ROLES[message.role]}")
+        head = Text(f"{message.seq:>4} ", style="dim")
+        head.append(say[f"role.{message.role}"], style=f"bold {ROLES[message.role]}")
         head.append(f"  {message.message_id[:SHORT]}  {day(message.created)}", style="dim")
         if message.state != "complete":
             head.append(f"  ⚠ {say[f'state.{message.state}']}", style="bold red")
@@ -200,7 +201,7 @@ def _searcher(say: Say) -> Any:
             tell(say, "found.none", query=query)
         else:
             rows = [
-                [styled(f.session.session_id[:SHORT], "cyan"), f"#{f.message.seq}", f.message.role,
+                [styled(f.session.session_id[:SHORT], "cyan"), f"#{f.message.seq}", say[f"role.{f.message.role}"],
                  one_line(f.session.title, 30) or say["untitled"], marked(f.snippet, query)]
                 for f in found
             ]  # fmt: skip

@@ -38,11 +38,15 @@ INTERRUPTED, TERMINATED = 130, 143
 def talk_settings(
     user: str | None, store: str | None, model: str | None, workspace: Path | None, mode: str | None
 ) -> Settings:
-    """The settings of a chat: without a workspace the folder you are in is it, and there are tools unless a setting
-    says no."""
+    """The settings of a chat, with what this call changes."""
     check_mode(mode, "--mode has no choice")
+    return in_folder(with_model(chosen(user, store, workspace=str(workspace) if workspace else None), model))
+
+
+def in_folder(settings: Settings) -> Settings:
+    """These settings as a chat has them: without a workspace the folder you are in is it, and there are tools unless a
+    setting says no."""
     logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
-    settings = with_model(chosen(user, store, workspace=str(workspace) if workspace else None), model)
     folder = settings.workspace or os.getcwd()
     if not os.path.isdir(folder):
         what = "is not a folder" if os.path.lexists(folder) else "is not there"

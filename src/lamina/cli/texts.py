@@ -48,8 +48,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "opt.identity": ("Identity; replaces the shipped one.", "身份；替换内置身份。"),
     "opt.rules": ("Rules of the user or the project.", "用户或项目规则。"),
     "opt.rules_of": (
-        "A workspace whose instructions and rules are in force.",
-        "工作区：采用其中生效的指令与规则。",
+        "A workspace whose instructions and rules are in force; with --session the folder you are in by default.",
+        "工作区：采用其中生效的指令与规则；与 --session 同用时默认为当前文件夹。",
     ),
     "opt.skill": ("The system prompt of a skill.", "技能的系统提示词。"),
     "opt.memory": ("Memories, a paragraph each; fenced as data.", "记忆，每段一条；作为数据放入围栏。"),

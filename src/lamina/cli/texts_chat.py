@@ -100,6 +100,10 @@ CHAT_TEXTS: dict[str, tuple[str, str]] = {
     "col.began": ("began", "开始"),
     "col.answer": ("answer", "回答"),
     "col.usage": ("usage", "用量"),
+    "usage.prompt": ("prompt", "输入"),
+    "usage.cached": ("cached", "缓存"),
+    "usage.completion": ("completion", "输出"),
+    "comma": (", ", "，"),
     "col.requests": ("requests", "请求"),
     # the chat
     "chat.opening": ("opening…", "正在打开……"),

@@ -9,6 +9,8 @@ KINDS = {
     "session": "会话", "turn": "轮次", "memory": "记忆", "template": "模板", "message": "消息", "job": "任务",
     "key": "密钥", "profile value": "资料项",
 }  # fmt: skip
+WORDS = {"kind": KINDS, "names": {"none": "无"}}
+"""Words of ours among the values of a sentence."""
 SENTENCES = {  # where two would fit, the narrower one stands first
     # the store
     "there is no store at {path}": "{path} 处没有存储",
@@ -21,7 +23,7 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "no space left for the store {path}; nothing of this was saved": "存储 {path} 所在磁盘已满；这些内容均未保存",
     "cannot reach PostgreSQL at {place}: {why}": "无法连接 {place} 的 PostgreSQL：{why}",
     # what is not there
-    "no template {name} of your own": "您自己没有模板 {name}",
+    "no template {name} of your own": "你自己没有模板 {name}",
     "no {kind} {name}": "没有{kind} {name}",
     "more than one {kind} begins with {name}": "不止一个{kind}以 {name} 开头",
     "{name} is too short for the id of a {kind}": "{name} 太短，不足以确定{kind}",
@@ -29,7 +31,8 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "there is no turn yet": "还没有轮次",
     "no message {number} in session {name}": "会话 {name} 中没有消息 {number}",
     "no skill named {name} is enabled here": "这里没有启用名为 {name} 的技能",
-    "{where} has a slot {slot} and there is no value for it": "{where} 有变量 {slot}，但没有它的值",
+    "the template {name} has a slot {slot} and there is no value for it": "模板 {name} 有插槽 {slot}，但没有它的值",
+    "{where} has a slot {slot} and there is no value for it": "{where} 有插槽 {slot}，但没有它的值",
     "turn {name} sent no request": "轮次 {name} 没有发出请求",
     # what people are told during a turn
     "without {source}: no answer within {n} ms": "没有用上 {source}：{n} 毫秒内没有结果",
@@ -91,6 +94,7 @@ SENTENCES = {  # where two would fit, the narrower one stands first
     "there is no user message": "没有用户消息",
     "there is nothing to search for": "没有要搜索的内容",
     "cannot listen at {place}: {why}": "无法监听 {place}：{why}",
+    "{place} is no place to listen at": "{place} 不是可以监听的位置",
 }  # fmt: skip
 HINTS = {
     "check --store or LAMINA_STORE": "请检查 --store 或 LAMINA_STORE",
@@ -108,7 +112,7 @@ HINTS = {
     "free some space: writing goes on by itself, and reading works meanwhile":
         "请腾出空间：写入会自动恢复，其间仍可读取",
     "check the address and the role": "请检查地址与角色",
-    "it does not exist, or it is not yours": "它不存在，或者不属于您",
+    "it does not exist, or it is not yours": "它不存在，或者不属于你",
     "it is shared: add --shared": "它是共享的：请加 --shared",
     "give more characters of the id": "请多给几个 id 字符",
     "at least {n} characters of it": "至少给出 {n} 个字符",
@@ -116,6 +120,9 @@ HINTS = {
     "say something: lamina chat": "先说点什么：lamina chat",
     "it has {n}": "共有 {n} 条",
     "known: {names}": "已有：{names}",
+    "it is for {apps}: --app {app}": "它用于 {apps}：--app {app}",
+    "give it one: lamina memory profile {slot} VALUE; known: {names}; the setting missing_slots = keep lets it stay":
+        "请给它一个值：lamina memory profile {slot} 值；已有：{names}；设置 missing_slots = keep 可让它保持原样",
     "it ended before one was sent": "它在发出请求之前就结束了",
     "check the path": "请检查路径",
     "check the path and its permissions": "请检查路径及其权限",
@@ -155,7 +162,7 @@ HINTS = {
     "raise the budget (LAMINA_BUDGET), shorten rules, skills or the message, or begin a new session":
         "请提高预算（LAMINA_BUDGET），缩短规则、技能或消息，或新建会话",
     "say `go on`, or LAMINA_STEPS": "请说“继续”，或调高 LAMINA_STEPS",
-    "did you mean {name}?": "您是指 {name} 吗？",
+    "did you mean {name}?": "你是指 {name} 吗？",
     "for example {value}": "例如 {value}",
     "write it in digits": "请用数字书写",
     "true or false": "true 或 false",
@@ -169,6 +176,8 @@ HINTS = {
     "the setting memory, LAMINA_MEMORY=on": "设置项 memory，即 LAMINA_MEMORY=on",
     "give at least one word": "请至少给出一个词",
     "give one: {command}": "请给出一条：{command}",
+    "an address and a port: {place}": "地址和端口：{place}",
+    "{place} for an IPv6 address": "IPv6 地址写作 {place}",
     "another program may have the port: --listen {place} takes a free one":
         "端口可能已被占用：--listen {place} 会选用空闲端口",
 }  # fmt: skip
@@ -191,5 +200,5 @@ def error_in(lang: str, said: str) -> str:
     for sentence, chinese in every.items():
         if found := _pattern(sentence).fullmatch(said):
             values = found.groupdict()
-            return chinese.format(**{**values, "kind": KINDS.get(values.get("kind", ""), "")})
+            return chinese.format(**{name: WORDS.get(name, {}).get(value, value) for name, value in values.items()})
     return said

@@ -16,7 +16,7 @@ GATEWAY_TEXTS: dict[str, tuple[str, str]] = {
         "  lamina serve\n\n"
         "  lamina serve --listen 127.0.0.1:0 --no-open --log debug\n\n"
         "  lamina serve --listen 0.0.0.0:8765 --host-name chat.example.com\n\n"
-        "仅在本机监听时，会用您的令牌打开网页。其他人需要密钥：lamina keys new；"
+        "仅在本机监听时，会用你的令牌打开网页。其他人需要密钥：lamina keys new；"
         "使用 SQLite 存储时须在启动网关之前创建，因为运行中的网关独占存储。",
     ),
     "opt.listen": ("Address and port; 127.0.0.1:8765 by default.", "地址与端口；默认 127.0.0.1:8765。"),

@@ -50,7 +50,7 @@ def _shower(say: Say) -> Any:
 
         async def read() -> tuple[TurnRecord, list[Receipt], Receipt, list[StoredMessage], Sequence[Prefix | None]]:
             async with opened(settings) as app:
-                turn = await find_turn(app.store, settings.user, name)
+                turn = await find_turn(app.store, settings.user, _bare(name))
                 one = await request_of(app.store, settings.user, turn, request)
                 ids = (turn.user_message_id, turn.answer_message_id)
                 said = [await app.store.history.get(settings.user, message_id) for message_id in ids]
@@ -70,6 +70,13 @@ def _shower(say: Say) -> Any:
     return show
 
 
+def _bare(name: str) -> str:
+    """A turn's id as the gateway's clients have it in their replies, too."""
+    for form in ("chatcmpl-", "msg_"):
+        name = name.removeprefix(form)
+    return name
+
+
 def _show(
     say: Say, turn: TurnRecord, receipts: list[Receipt], one: Receipt, said: list[StoredMessage],
     prefixes: Sequence[Prefix | None],
@@ -86,7 +93,9 @@ def _show(
     rows["said"] = one_line(said[0].text)
     rows["answer"] = one_line(said[1].text) or "—"
     if turn.usage:
-        rows["usage"] = ", ".join(f"{name} {value:,}" for name, value in turn.usage.items() if isinstance(value, int))
+        counts = {name: value for name, value in turn.usage.items() if isinstance(value, int)}
+        named = (f"{say.get(f'usage.{name}', name)} {value:,}" for name, value in counts.items())
+        rows["usage"] = say["comma"].join(named)
     for number, receipt in enumerate(receipts, 1):
         mark = " ◀" if receipt is one or receipt.hash == one.hash else ""
         rows.setdefault("requests", Line())
@@ -119,7 +128,7 @@ def _differ(say: Say) -> Any:
 
         async def read() -> tuple[Receipt, Receipt]:
             async with opened(settings) as app:
-                turns = [await find_turn(app.store, settings.user, name) for name in (before, after)]
+                turns = [await find_turn(app.store, settings.user, _bare(name)) for name in (before, after)]
                 same = turns[0].turn_id == turns[1].turn_id
                 first = await request_of(app.store, settings.user, turns[0], 1 if same else None)
                 return first, await request_of(app.store, settings.user, turns[1], None if same else 1)
@@ -173,7 +182,7 @@ def _replayer(say: Say) -> Any:
 
         async def read() -> None:
             async with opened(settings) as app:
-                turn = await find_turn(app.store, settings.user, name)
+                turn = await find_turn(app.store, settings.user, _bare(name))
                 receipt = await request_of(app.store, settings.user, turn, request)
                 if out:
                     _new_file(out, receipt.payload)

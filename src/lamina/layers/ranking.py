@@ -18,7 +18,7 @@ from lamina.errors import InputError
 from lamina.layers.fusion import Evidence, Fused, Query, echoed, floored, fuse, goes_on, leads, query_weights
 from lamina.layers.postings import Found, Postings, hash_of, pack_terms, terms_of
 from lamina.records import IndexRow
-from lamina.words import is_paired, normal, terms, weight
+from lamina.words import LEAST_WEIGHT, is_paired, normal, terms, weight
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -282,6 +282,9 @@ class Index:
         said = found.said & (at[found.key] >= 0)
         near[at[found.key[said]], found.row[said]] += SPEAKER
         near /= near + np.float32(SATURATION)
+        telling = np.array([weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
+        if telling.any():  # of a question of nothing but stop characters they are all there is
+            near *= (near[telling] > 0).any(axis=0)
         return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)
 
     def _find(self, keys: Sequence[int], view: _View) -> Found:

@@ -29,6 +29,11 @@ function titled(words) {
   return signs.length > TITLE ? `${signs.slice(0, TITLE - 1).join("")}…` : line;
 }
 
+// A skill without apps of its own is for all of them; the others are refused elsewhere.
+function supports({ supported_apps: apps = [] }, host) {
+  return !apps.length || apps.some((name) => name.toLowerCase() === host.toLowerCase());
+}
+
 class Chat {
   constructor(page, id, seq) {
     Object.assign(this, { page, session: id, seq, turns: new Map(), current: null, away: new AbortController(), first: 0, record: null });
@@ -98,7 +103,7 @@ class Chat {
     this.record = null;
     this.draw();
     const skills = el("select", { "aria-label": t("skill"), hidden: true, onchange: () => (this.choice.skill = skills.value) });
-    const welcome = el(
+    this.welcome = el(
       "div",
       { class: "welcome" },
       el("img", { src: "/web/icon.svg", alt: "", width: 56, height: 56 }),
@@ -106,10 +111,11 @@ class Chat {
       el("p", {}, t("helloWhat")),
       el("div", { class: "row" }, this.modes("", (mode) => (this.choice.mode = mode)), skills),
     );
-    fill(this.log, welcome);
+    fill(this.log, this.welcome);
     try {
-      const { templates } = await get("/api/templates" + query({ skill: true }));
-      const usable = templates.filter((one) => one.is_skill && one.enabled);
+      const [{ templates }, { sessions }] = await Promise.all([get("/api/templates" + query({ skill: true })), get("/api/sessions" + query({ limit: 1 }))]);
+      const host = sessions[0]?.app || ""; // a new session runs in the same app as the last one, as far as can be seen from here
+      const usable = templates.filter((one) => one.is_skill && one.enabled && supports(one, host));
       fill(skills, el("option", { value: "" }, t("noSkill")), usable.map((one) => el("option", { value: one.name }, one.name)));
       skills.hidden = !usable.length;
     } catch {
@@ -222,6 +228,7 @@ class Chat {
       turn.root.remove();
       this.composer.busy(false);
       back();
+      if (!this.session) fill(this.log, this.welcome); // nothing was begun: something else can be chosen
       if (error.name !== "AbortError") this.log.append(problem(error));
     }
   }

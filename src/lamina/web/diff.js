@@ -73,7 +73,7 @@ export function diff(page, before, after) {
       const { receipt, turn } = told;
       const place = numbers.get(turn.turn_id);
       const named = el("a", { href: `#/t/${turn.turn_id}/inspect` }, place ? t("turnN", { n: place }) : t("inspector"));
-      const meta = el("header", {}, el("h2", {}, name), named, el("code", { class: "small-id", title: turn.turn_id }, turn.turn_id.slice(0, 8)), el("span", { class: "muted" }, `${number(receipt.tokens)} ${t("tokens").toLowerCase()} · ${bytes(receipt.size)} · ${receipt.hash.slice(0, 12)}`));
+      const meta = el("header", {}, el("h2", {}, name), named, el("code", { class: "small-id", title: turn.turn_id }, turn.turn_id.slice(0, 8)), el("span", { class: "muted" }, `${t("tokensOf", { n: number(receipt.tokens) })} · ${bytes(receipt.size)} · ${receipt.hash.slice(0, 12)}`));
       return el("section", { class: "side-of" }, meta, el("div", { class: "payload", dir: "ltr", tabIndex: 0 }, pieces(receipt, sent.bytes, byte)));
     };
     const both = el("div", { class: "columns even" }, column(t("before"), left), column(t("after"), right));

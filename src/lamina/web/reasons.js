@@ -13,7 +13,7 @@ const WORDS = {
   "added to the end": "追加在末尾",
   "it is new here": "此处新增",
   "it is gone from here": "此处已移除",
-  "switched off by the setting `memory`": "已由设置项 `memory` 关闭",
+  "switched off by the setting `memory`": "已由设置项 memory 关闭",
   "first request": "首个请求",
   "the window was cut": "窗口已删减",
   "the tools changed": "工具已改变",

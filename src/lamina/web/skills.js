@@ -27,7 +27,7 @@ export function skills(page) {
         const found = templates.filter((one) => one.is_skill === wanted);
         return found.length ? el("ul", { class: "cards" }, found.map(card)) : el("p", { class: "hint" }, none);
       };
-      fill(own, shown(true, t("noSkills")));
+      fill(own, shown(true, t("noSkills", { user: page.me.user })));
       fill(prompts, shown(false, t("noScenarios")));
     } catch (error) {
       fill(own, problem(error, load));

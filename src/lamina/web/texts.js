@@ -44,7 +44,7 @@ const TEXTS = {
   failed: ["Something went wrong", "出错了"],
   status: ["The gateway answered {n}", "网关返回了 {n}"],
   unreachable: ["The gateway cannot be reached", "无法连接网关"],
-  unreachableHint: ["Is `lamina serve` still running? Nothing that was sent is lost.", "`lamina serve` 还在运行吗？已发送的内容不会丢失。"],
+  unreachableHint: ["Is “lamina serve” still running? Nothing that was sent is lost.", "“lamina serve”还在运行吗？已发送的内容不会丢失。"],
   bytes: ["{n} bytes", "{n} 字节"],
   milliseconds: ["{n} ms", "{n} 毫秒"],
   seconds: ["{n} s", "{n} 秒"],
@@ -82,7 +82,7 @@ const TEXTS = {
   mode: ["Mode", "模式"],
   modeask: ["Ask", "问答"],
   modeplan: ["Plan", "规划"],
-  modeagent: ["Agent", "代理"],
+  modeagent: ["Agent", "智能体"],
   skill: ["Skill", "技能"],
   noSkill: ["No skill", "不使用技能"],
   you: ["You", "你"],
@@ -165,7 +165,7 @@ const TEXTS = {
   scenarioList: ["Scenario prompts", "场景提示词"],
   rulesList: ["Rules in force", "生效的规则"],
   rulesOf: ["for “{title}”", "用于“{title}”"],
-  noSkills: ["No skills yet. Import some: lamina skills import FILE", "还没有技能。可以导入：lamina skills import 文件"],
+  noSkills: ["No skills yet. Import some: lamina skills import FILE --user {user} – with a SQLite store while the gateway is not running, since it has the store to itself.", "还没有技能。可以导入：lamina skills import 文件 --user {user} ——使用 SQLite 存储时须先停止网关，因为运行中的网关独占存储。"],
   noScenarios: ["No scenario prompts.", "没有场景提示词。"],
   noRules: ["No rules file is in force. Start the gateway with a folder that has an AGENTS.md: lamina serve --workspace FOLDER", "没有生效的规则文件。启动网关时请指定含有 AGENTS.md 的文件夹：lamina serve --workspace 文件夹"],
   rulesNeedSession: ["Start a session first: rules are those of a session.", "请先新建会话：规则属于会话。"],
@@ -202,6 +202,7 @@ const TEXTS = {
   tabLayers: ["Layers", "分层"],
   tabRaw: ["Raw bytes", "原始字节"],
   tokens: ["Tokens", "token 数"],
+  tokensOf: ["{n} tokens", "共 {n} token"],
   budgetOf: ["of {n}", "预算 {n}"],
   overBudget: ["over budget", "超出预算"],
   grammar: ["Grammar", "格式"],
@@ -303,6 +304,7 @@ const ERRORS = [
   ["without {source}: {why}", "没有用上 {source}：{why}"],
   ["the answer was cut off at its limit of tokens ({setting})", "回答达到 token 上限，已被截断（{setting}）"],
   ["no skill named {name} is enabled here", "这里没有启用名为 {name} 的技能"],
+  ["the template {name} has a slot {slot} and there is no value for it", "模板 {name} 有插槽 {slot}，但没有它的值"],
   ["there is no such thing here", "这里没有这项内容"],
   ["more than {n} requests a minute", "每分钟的请求超过 {n} 个"],
   ["the {n} tokens of this day are used up", "今天的 {n} token 已经用完"],
@@ -313,6 +315,9 @@ const ERRORS = [
   ["something went wrong here", "这里出了问题"],
   ["there is a template of this name and scenario", "已有同名同场景的模板"],
   ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
+  ["give it one: lamina memory profile {slot} VALUE; known: {names}; the setting missing_slots = keep lets it stay", "请给它一个值：lamina memory profile {slot} 值；已有：{names}；设置 missing_slots = keep 可让它保持原样"],
+  ["known: {names}", "已有：{names}"],
+  ["it is for {apps}: --app {app}", "它用于 {apps}：--app {app}"],
   ["check the key", "请检查密钥"],
   ["check the address and the model's name; the address often ends in /v1", "请检查地址与模型名；地址通常以 /v1 结尾"],
   ["check the id", "请检查 id"],
@@ -351,7 +356,7 @@ export function errorWords(text) {
   if (!chosen || !text) return text;
   for (const [said, chinese] of ERRORS) {
     const found = new RegExp(`^${plain(said).replace(/\{(\w+)\}/g, "(?<$1>.+?)")}$`, "s").exec(text);
-    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => found.groups[name]);
+    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => (name === "names" && found.groups[name] === "none" ? "无" : found.groups[name]));
   }
   return text;
 }
