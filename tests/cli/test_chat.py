@@ -178,7 +178,7 @@ def test_a_skill_is_chosen_by_its_name_and_speaks_from_the_next_turn_on(chat: La
         assert "no skill" in terminal.say("/skill", "no skill").lower()
     chat("skills", "import", "skill.json")
     with chat.terminal("chat") as terminal:
-        assert "sums" not in terminal.say("/skill", "○ letters"), "H2: it is for another app"
+        assert "sums" not in terminal.say("/skill", "○ letters"), "it is for another app"
         assert "it is for Excel: --app Excel" in terminal.say("/skill sums", "--app Excel")
         assert "● letters" in terminal.say("/skill letters", "● letters")
         assert "known: letters" in terminal.say("/skill leters", "no skill named 'leters'")

@@ -1,11 +1,13 @@
 """Memories, skills and rules on the page: seen, traced to where they came from, changed."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import expect
 
 from tests.web.conftest import Look, Serve
-from tests.web.site import Site
+from tests.web.site import Site, serving
 from tests.web.story import SKILLS
 
 
@@ -81,7 +83,7 @@ def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:
     expect(seen.page.locator(".welcome select").nth(1).locator("option")).to_have_text(["No skill", "chapter-plan"])
 
 
-def test_H2_a_skill_for_another_app_is_not_offered_and_a_refusal_leaves_the_choice(serve: Serve, look: Look) -> None:
+def test_a_skill_for_another_app_is_not_offered_and_a_refusal_leaves_the_choice(serve: Serve, look: Look) -> None:
     site = serve([{"text": "Beats."}])
     site.ask("POST", "/api/templates", {**SKILLS[0], "name": "sums", "supported_apps": ["Excel"]})
     gone: dict[str, Any] = site.ask("POST", "/api/templates", SKILLS[0])
@@ -102,13 +104,22 @@ def test_H2_a_skill_for_another_app_is_not_offered_and_a_refusal_leaves_the_choi
     expect(seen.page.locator(".answer, .turn").last).to_contain_text("Beats.")
 
 
-def test_H2_where_sessions_run_in_an_app_its_skills_are_offered(serve: Serve, look: Look) -> None:
+def test_where_sessions_run_in_an_app_its_skills_are_offered(serve: Serve, look: Look) -> None:
     site = serve([{"text": "x"}], LAMINA_HOST="Excel")
     site.ask("POST", "/api/templates", {**SKILLS[0], "name": "sums", "supported_apps": ["excel"]})
-    site.ask("POST", "/api/sessions", {})
     seen = look(site)
     seen.go("#/new")
     expect(seen.page.locator(".welcome select").nth(1).locator("option")).to_have_text(["No skill", "sums"])
+
+
+def test_modes_whose_tools_the_gateway_does_not_have_say_so(tmp_path: Path, serve: Serve, look: Look) -> None:
+    seen = look(serve([{"text": "x"}]))
+    expect(seen.page.locator(".welcome .mode option")).to_have_text(["Ask", "Plan (no tools)", "Agent (no tools)"])
+    expect(seen.page.locator(".welcome .mode")).to_have_attribute("title", re.compile("LAMINA_GATEWAY_TOOLS=on"))
+    with serving(
+        tmp_path, [[{"text": "x"}]], environ={"LAMINA_STORE": "other.db", "LAMINA_GATEWAY_TOOLS": "on"}
+    ) as site:
+        assert site.ask("GET", "/api/me")["tools"] is True
 
 
 def test_rules_in_force_are_listed_with_their_hashes(world: tuple[Site, str, list[str]], look: Look) -> None:

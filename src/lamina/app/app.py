@@ -123,6 +123,7 @@ class App:
         tools: Tools | None = None, provider: Provider | None = None, clock: Clock = time.time, index: bool = True,
     ) -> None:  # fmt: skip
         self.store, self.settings = store, settings
+        self.has_tools = any(map(len, tools.values()) if isinstance(tools, Mapping) else [len(tools or ())])
         self._provider, self._engine = provider, None
         self._singles: dict[str, Session] = {}
         self.recall = _finder(store, settings, embedder, index)

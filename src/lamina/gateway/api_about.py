@@ -13,7 +13,8 @@ ME = record(
     {
         "user": TEXT, "key_id": TEXT, "scopes": {"type": "array", "items": TEXT}, "model": TEXT, "provider": TEXT,
         "version": TEXT, "lang": {**TEXT, "description": "en, zh, or empty: as the reader likes"}, "workspace": FLAG,
-        "memory": FLAG,
+        "app": {**TEXT, "description": "the program that new sessions run in; a skill may be for one"},
+        "memory": FLAG, "tools": {**FLAG, "description": "whether any mode has tools of the gateway's own"},
         "pictures": {"type": ["boolean", "null"], "description": "whether the model sees them; null: unknown"},
         "budget": {**COUNT, "description": "tokens of a request; 0 for no limit"},
     },
@@ -39,7 +40,9 @@ async def _me(app: App, request: Request) -> Reply:
             "version": own_version(),
             "lang": settings.lang,
             "workspace": bool(settings.workspace),
+            "app": settings.host,
             "memory": settings.memory,
+            "tools": app.has_tools,
             "pictures": app.pictures,
             "budget": int(budget) if math.isfinite(budget) else 0,
         }

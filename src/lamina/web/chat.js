@@ -113,9 +113,8 @@ class Chat {
     );
     fill(this.log, this.welcome);
     try {
-      const [{ templates }, { sessions }] = await Promise.all([get("/api/templates" + query({ skill: true })), get("/api/sessions" + query({ limit: 1 }))]);
-      const host = sessions[0]?.app || ""; // a new session runs in the same app as the last one, as far as can be seen from here
-      const usable = templates.filter((one) => one.is_skill && one.enabled && supports(one, host));
+      const { templates } = await get("/api/templates" + query({ skill: true }));
+      const usable = templates.filter((one) => one.is_skill && one.enabled && supports(one, this.page.me.app));
       fill(skills, el("option", { value: "" }, t("noSkill")), usable.map((one) => el("option", { value: one.name }, one.name)));
       skills.hidden = !usable.length;
     } catch {
@@ -125,8 +124,10 @@ class Chat {
 
   modes(now, change) {
     const names = ["ask", "plan", "agent"];
-    const options = names.map((name) => el("option", { value: name, selected: name === (now || "ask") }, t(`mode${name}`)));
-    const select = el("select", { "aria-label": t("mode"), title: t("mode"), class: "mode", onchange: () => change(select.value) }, options);
+    const without = (name) => (name === "ask" || this.page.me.tools ? "" : t("withoutTools"));
+    const options = names.map((name) => el("option", { value: name, selected: name === (now || "ask") }, t(`mode${name}`) + without(name)));
+    const title = this.page.me.tools ? t("mode") : t("noTools");
+    const select = el("select", { "aria-label": t("mode"), title, class: "mode", onchange: () => change(select.value) }, options);
     return select;
   }
 

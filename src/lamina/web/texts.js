@@ -83,6 +83,8 @@ const TEXTS = {
   modeask: ["Ask", "问答"],
   modeplan: ["Plan", "规划"],
   modeagent: ["Agent", "智能体"],
+  withoutTools: [" (no tools)", "（没有工具）"],
+  noTools: ["This gateway has no tools: Plan and Agent only change what the model is told. Whoever runs it sets LAMINA_GATEWAY_TOOLS=on.", "此网关没有工具：规划和智能体只改变告诉模型的话。由运行网关的人设置 LAMINA_GATEWAY_TOOLS=on。"],
   skill: ["Skill", "技能"],
   noSkill: ["No skill", "不使用技能"],
   you: ["You", "你"],
