@@ -210,13 +210,13 @@ def test_a_store_in_use_is_said_in_chinese_and_so_is_what_the_doctor_finds(lamin
     assert "设置中没有为 openai 指定模型" in found
 
 
-def test_L1_a_slot_without_a_value_and_a_mode_that_is_none_are_said_in_chinese_only(slips: Lamina) -> None:
+def test_a_slot_without_a_value_and_a_mode_that_is_none_are_said_in_chinese_only(slips: Lamina) -> None:
     (slips.folder / "t.json").write_text('[{"name": "guide", "content": "In {{city}}."}]', encoding="utf-8")
     slips("skills", "import", "t.json")
     slips("sessions", "new")
     said = slips.error("context", "Hi", "--session", "last", "--lang", "zh")
     assert "错误：模板 guide 有插槽 {{city}}，但没有它的值" in said
-    assert "lamina memory profile city 值；已有：无；设置 missing_slots = keep 可让它保持原样" in said
+    assert "lamina memory profile city 值，或在请求的 `values` 里给出（`retry` 也接受）；已有：无；设置 " in said
     with slips.terminal("chat", environ={"LAMINA_LANG": "zh"}) as terminal:
         terminal.ready()
         assert "没有名为 'foo' 的模式" in terminal.say("/mode foo", "可选：agent")

@@ -128,7 +128,7 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
 
 
 def unsent(turn: TurnRecord) -> NotFoundError:
-    """Why there is no request of this turn to look at: each is kept when something of its answer comes, or after 50 ms."""
+    """Why there is no request of this turn: each is kept when something of its answer comes, or after 50 ms."""
     if was_lost(turn):
         return NotFoundError(
             f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",

@@ -121,8 +121,10 @@ HINTS = {
     "it has {n}": "共有 {n} 条",
     "known: {names}": "已有：{names}",
     "it is for {apps}: --app {app}": "它用于 {apps}：--app {app}",
-    "give it one: lamina memory profile {slot} VALUE; known: {names}; the setting missing_slots = keep lets it stay":
-        "请给它一个值：lamina memory profile {slot} 值；已有：{names}；设置 missing_slots = keep 可让它保持原样",
+    "give it one: lamina memory profile {slot} VALUE, or the turn's `values`, which `retry` takes "
+    "again; known: {names}; the setting missing_slots = keep lets it stay":
+        "请给它一个值：lamina memory profile {slot} 值，或在请求的 `values` 里给出（`retry` 也接受）；已有：{names}；"
+        "设置 missing_slots = keep 可让它保持原样",
     "it ended before one was sent": "它在发出请求之前就结束了",
     "check the path": "请检查路径",
     "check the path and its permissions": "请检查路径及其权限",

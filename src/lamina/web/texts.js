@@ -317,7 +317,7 @@ const ERRORS = [
   ["something went wrong here", "这里出了问题"],
   ["there is a template of this name and scenario", "已有同名同场景的模板"],
   ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
-  ["give it one: lamina memory profile {slot} VALUE; known: {names}; the setting missing_slots = keep lets it stay", "请给它一个值：lamina memory profile {slot} 值；已有：{names}；设置 missing_slots = keep 可让它保持原样"],
+  ["give it one: lamina memory profile {slot} VALUE, or the turn's `values`, which `retry` takes again; known: {names}; the setting missing_slots = keep lets it stay", "请给它一个值：lamina memory profile {slot} 值，或在请求的 `values` 里给出（`retry` 也接受）；已有：{names}；设置 missing_slots = keep 可让它保持原样"],
   ["known: {names}", "已有：{names}"],
   ["it is for {apps}: --app {app}", "它用于 {apps}：--app {app}"],
   ["check the key", "请检查密钥"],
