@@ -86,9 +86,13 @@ async def test_what_is_no_export_is_refused(store: Store, lines: list[str]) -> N
         await store.maintenance.import_(lines)
 
 
-async def cut_off(store: Store, lines: list[str]) -> str:
+PART = 1_000
+"""Rows of a part, so that an import of two parts is no large one."""
+
+
+async def cut_off(store: Store, lines: list[str], at_once: int = maintenance.AT_ONCE) -> str:
     with pytest.raises(InputError) as error:
-        await store.maintenance.import_([*lines, "{broken"])
+        await store.maintenance.import_([*lines, "{broken"], at_once=at_once)
     return str(error.value)
 
 
@@ -107,12 +111,12 @@ async def test_a_large_import_that_is_cut_off_says_what_it_kept_and_verify_finds
 ) -> None:
     async with open_store(os.fspath(tmp_path / "other.db")) as other:
         session = (await other.sessions.new("ann")).session_id
-        await other.history.append("ann", session, [{"role": "user", "content": "m"}] * (maintenance.AT_ONCE + 50))
+        await other.history.append("ann", session, [{"role": "user", "content": "m"}] * (PART + 50))
         lines = await exported(other)
     if old:  # an export of before had its counters at its end
         lines = [line for line in lines if "owner_counter" not in line]
-    said = await cut_off(store, lines[:-20])
-    counted = maintenance.AT_ONCE - sum("owner_counter" in line for line in lines)
+    said = await cut_off(store, lines[:-20], at_once=PART)
+    counted = PART - sum("owner_counter" in line for line in lines)
     assert f"{counted:,} rows before it were added and stay: {counted:,} of 'ann'" in said
     assert "import the whole file again" in said
     assert await store.maintenance.owners() == ["ann"]
@@ -192,7 +196,7 @@ async def test_a_session_whose_last_number_is_not_that_of_its_messages_is_refuse
 
 async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(store: Store, tmp_path: Path) -> None:
     async with open_store(os.fspath(tmp_path / "other.db")) as other:
-        counts = {"ada": 3, "ann": maintenance.AT_ONCE + 50, "bob": 3}
+        counts = {"ada": 3, "ann": PART + 50, "bob": 3}
         names = {owner: (await other.sessions.new(owner)).session_id for owner in counts}
         for owner, count in counts.items():
             await other.history.append(owner, names[owner], [{"role": "user", "content": "m"}] * count)
@@ -202,10 +206,10 @@ async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(stor
         told = {"table": "chat_session", "owner": owner}
         return [json.dumps({**r, "last_seq": r["last_seq"] + by} if told.items() <= r.items() else r) for r in rows]
 
-    cases = {("ada", -1): 0, ("ada", 1): 3, ("ann", -1_000): 1, ("ann", -40): 2, ("ann", 1): 2, ("bob", 1): 2}
+    cases = {("ada", -1): 0, ("ada", 1): 3, ("ann", -500): 1, ("ann", -40): 2, ("ann", 1): 2, ("bob", 1): 2}
     for (owner, by), kept in cases.items():  # too few are seen in their own part, too many where nothing more can come
         with pytest.raises(InputError, match=f"session {names[owner]}: .* but its last number is"):
-            await store.maintenance.import_(changed(owner, by))
+            await store.maintenance.import_(changed(owner, by), at_once=PART)
         found = [each for each in names if await store.sessions.list(each)]
         assert found == list(names)[:kept]
         for each in found:

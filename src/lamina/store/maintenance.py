@@ -370,16 +370,17 @@ class Maintenance:
                 yield line
 
     async def import_(
-        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None, *, check: Check | None = None
-    ) -> int:
+        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None, *, check: Check | None = None,
+        at_once: int = AT_ONCE,
+    ) -> int:  # fmt: skip
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
 
-        All is checked before anything is written, of a large export each part, messages with `check` too; an owner's
-        rows of a part are one transaction. What fails says what was kept.
+        All is checked before anything is written, of a large export each part of `at_once` rows, messages with `check`
+        too; an owner's rows of a part are one transaction. What fails says what was kept.
         """
         kept: dict[str, int] = {}
         try:
-            await self._import(lines, owner, kept, check)
+            await self._import(lines, owner, kept, check, at_once)
         except LaminaError as error:
             raise _cut_off(error, kept) from error
         for each in sorted(kept):
@@ -387,8 +388,9 @@ class Maintenance:
         return sum(kept.values())
 
     async def _import(
-        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, kept: dict[str, int], check: Check | None
-    ) -> None:
+        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, kept: dict[str, int], check: Check | None,
+        at_once: int,
+    ) -> None:  # fmt: skip
         part: list[dict[str, Any]] = []
         sessions: dict[str, set[str]] = {}
         number = size = 0
@@ -401,7 +403,7 @@ class Maintenance:
             row["owner"] = checked_owner(owner or row["owner"])
             part.append(row)
             size += len(line)
-            if len(part) >= AT_ONCE or size >= MOST:
+            if len(part) >= at_once or size >= MOST:
                 await self._store(part, kept, sessions, more=True)
                 part, size = [], 0
         await self._store(part, kept, sessions, more=False)

@@ -211,10 +211,10 @@ class Inspector {
       el("section", {}, el("h2", {}, t("segments"), " ", el("span", { class: "count" }, number(this.receipt.segments.length))), el("p", { class: "hint for-keys" }, t("segmentsWhat")), table),
       el("section", {}, el("h2", {}, t("payload"), el("label", { class: "switch" }, box, el("span", {}, t("breaks")))), text),
     );
-    for (const kind of ["pointerover", "focusin"]) {
+    for (const kind of ["pointermove", "focusin"]) { // what is laid out or scrolled under a pointer that rests is not pointed at
       both.addEventListener(kind, (event) => {
         const node = event.target.closest("[data-place]");
-        if (node) this.point(Number(node.dataset.place), false, node);
+        if (node && !node.classList.contains("pointed")) this.point(Number(node.dataset.place), false, node);
       });
     }
     return both;
