@@ -18,7 +18,7 @@ from bench.plot import Bars, Lines
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("LAMINA_BENCH_DATA") or ROOT.parent / "shared" / "data")
-TOO_LONG = float(os.environ.get("LAMINA_BENCH_PATIENCE", "5"))
+TOO_LONG = float(os.environ.get("BENCH_PATIENCE", "5"))
 """Seconds of one call after which a peer is given up: a larger history is not put to it. Less makes a quick try of a
 report, not a report: the table says how many they were."""
 FLAT = 1.3

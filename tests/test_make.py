@@ -53,7 +53,7 @@ def copy(tmp_path: Path) -> Path:
 
 def make(line: str, folder: Path) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST"))}
-    environ["LAMINA_BENCH_PATIENCE"] = "0.3"
+    environ["BENCH_PATIENCE"] = "0.3"
     command = [*line.split(), *AS_THEY_ARE]
     done = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=580
