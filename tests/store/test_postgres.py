@@ -159,13 +159,14 @@ async def test_a_text_that_is_deleted_while_a_turn_leans_on_it_is_stored_again(p
         await store.turns.finish("ann", first.turn_id, texts=text)
         other: Any = await cast("Any", asyncpg).connect(where.replace("lamina@", "postgres@"))
         try:
-            async with other.transaction():  # as the deletion of the first session does
-                await other.execute("DELETE FROM turn_text; DELETE FROM layer_text")
+            async with other.transaction():
+                await other.execute("LOCK TABLE turn_text IN EXCLUSIVE MODE")  # the text is found there, its link waits
                 finishing = asyncio.create_task(store.turns.finish("ann", second.turn_id, texts=text))
                 async with asyncio.timeout(20):
                     while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                         assert not finishing.done()
                         await asyncio.sleep(0.01)
+                await other.execute("DELETE FROM turn_text; DELETE FROM layer_text")  # as a deleted session does
         finally:
             await other.close()
         assert (await finishing).state == "complete"
