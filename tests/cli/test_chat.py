@@ -226,12 +226,16 @@ def test_a_session_with_tools_is_taken_up_with_its_question_calls_and_answer(cha
         assert "line 8" in terminal.say("/tools", "line 8")
 
 
-def test_a_turn_that_was_killed_still_shows_what_it_sent(chat: Lamina) -> None:
+def killed_in_the_middle(chat: Lamina) -> None:
     chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
     with chat.terminal("chat") as terminal:
         terminal.say("Tell me", "The beginning of")
         terminal.process.send_signal(signal.SIGKILL)
         terminal.end()
+
+
+def test_a_turn_that_was_killed_still_shows_what_it_sent(chat: Lamina) -> None:
+    killed_in_the_middle(chat)
     assert "interrupted: the process that answered ended" in chat("trace", "show", "last")
     sent = json.loads(chat("trace", "replay", "last"))
     assert sent["messages"][-1] == {"role": "user", "content": "Tell me"}
@@ -241,11 +245,7 @@ def test_a_turn_that_was_killed_still_shows_what_it_sent(chat: Lamina) -> None:
 
 
 def test_a_session_that_was_cut_off_is_taken_up_with_a_mark_and_says_where_its_request_is(chat: Lamina) -> None:
-    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
-    with chat.terminal("chat") as terminal:
-        terminal.say("Tell me", "The beginning of")
-        terminal.process.send_signal(signal.SIGKILL)
-        terminal.end()
+    killed_in_the_middle(chat)
     killed_at_once(chat.store)
     for command in ("show", "replay"):
         said = chat.error("trace", command, "last")
@@ -406,11 +406,7 @@ def test_an_error_of_the_provider_is_shown_with_what_to_do_and_the_chat_goes_on(
 
 
 def test_who_kills_the_terminal_loses_no_question(chat: Lamina) -> None:
-    chat.script([{"text": "The beginning of "}, {"fault": "stall"}])
-    with chat.terminal("chat") as terminal:
-        terminal.say("Tell me", "The beginning of")
-        terminal.process.send_signal(signal.SIGKILL)
-        terminal.end()
+    killed_in_the_middle(chat)
     assert messages(chat) == [("user", "Tell me", "complete"), ("assistant", "The beginning of ", "interrupted")]
 
 

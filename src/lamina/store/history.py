@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from lamina.records import StoredMessage
-from lamina.store.database import Clock, Database, Steps, count_on, load, marks, missing
+from lamina.store.database import Clock, Database, Steps, count_on, marks, missing
+from lamina.store.receipts import read_texts
 from lamina.store.rows import MESSAGE, Placed, message_of, parts, put_messages
 from lamina.store.sessions import get_session
 from lamina.store.turns import take_numbers
@@ -60,18 +61,6 @@ def _collected(owner: str, limit: int, query: str) -> Steps[list[StoredMessage]]
     wanted = query.casefold()
     found = (message_of(row) for row in rows)
     return [message for message in found if wanted in message.text.casefold()][:limit]
-
-
-def _texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
-    found: dict[str, str] = {}
-    for first in range(0, len(names), AT_ONCE):
-        some = names[first : first + AT_ONCE]
-        rows = yield (
-            f"SELECT hash, text FROM layer_text WHERE owner = ? AND hash IN ({marks(len(some))})",
-            (owner, *some),
-        )
-        found |= {row[0]: load(row[1]) for row in rows}
-    return found
 
 
 def _standing(
@@ -154,4 +143,4 @@ class History:
 
     async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]:
         """The texts of layers by their hashes, as receipts name them; one that is not there is left out."""
-        return await self._db.read(owner, lambda: _texts(owner, names))
+        return await self._db.read(owner, lambda: read_texts(owner, names))

@@ -53,17 +53,23 @@ def put_receipt(owner: str, turn_id: str, made: Written) -> Steps[None]:
         yield "UPDATE turn SET receipt = ? WHERE owner = ? AND turn_id = ?", (made.receipt, owner, turn_id)
 
 
-def whole_receipts(turns: Sequence[TurnRecord]) -> Steps[list[TurnRecord]]:
-    """The turns of one owner with their receipts put together again. One that is not whole is none."""
-    names = list(dict.fromkeys(name for turn in turns for name in _pieces(turn)))
-    texts: dict[str, str] = {}
+def read_texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
+    """Texts by their hashes; one that is not there is left out."""
+    found: dict[str, str] = {}
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
         rows = yield (
             f"SELECT hash, text FROM layer_text WHERE owner = ? AND hash IN ({marks(len(some))})",
-            (turns[0].owner, *some),
+            (owner, *some),
         )
-        texts |= {row[0]: load(row[1]) for row in rows}
+        found |= {row[0]: load(row[1]) for row in rows}
+    return found
+
+
+def whole_receipts(turns: Sequence[TurnRecord]) -> Steps[list[TurnRecord]]:
+    """The turns of one owner with their receipts put together again. One that is not whole is none."""
+    names = list(dict.fromkeys(name for turn in turns for name in _pieces(turn)))
+    texts = (yield from read_texts(turns[0].owner, names)) if names else {}
     return [replace(turn, receipt=_joined(_pieces(turn), texts)) if _pieces(turn) else turn for turn in turns]
 
 
