@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
+SET_UP := requirements/uv.txt requirements/build.txt pyproject.toml scripts/setup.sh
 .DEFAULT_GOAL := help
 # Hundreds of processes are started from .venv: let them keep what Python makes of the sources.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ run: .venv/run.stamp  ## set up, then chat with the embedded model; without a te
 	else echo "What is the capital of France?" | LAMINA_MAX_TOKENS=64 $(BIN)/lamina chat; fi
 
 test: .venv/dev.stamp .venv-litellm/litellm.stamp .venv-bench/bench.stamp  ## set up, then run all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: .venv/dev.stamp  ## ruff, pyright strict, the architecture test
 	$(BIN)/ruff check .
@@ -36,29 +37,29 @@ soak: .venv/dev.stamp  ## the fault tests at length, at most 90 minutes, goes on
 requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/requirements.md
 	@$(BIN)/python -m scripts.requirements
 
-fix: .venv/dev.stamp  ## let ruff format and mend what it can
+fix: .venv/dev.stamp  ## let ruff format and fix what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 dist: .venv/dev.stamp  ## build the wheel and the source archive into dist/
 	$(BIN)/python -m hatchling build -d dist
 
-pins: .venv/dev.stamp  ## write requirements/*.txt anew from pyproject.toml
-	@bash scripts/pins.sh
+pins: .venv/dev.stamp  ## write requirements/*.txt again from pyproject.toml, the newest of everything; KEEP=1 keeps versions
+	@bash scripts/pins.sh $(if $(KEEP),,--upgrade)
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-bench .venv-proxy .venv-litellm .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-proxy .venv-litellm .cache/uv .cache/pip .pytest_cache .ruff_cache .hypothesis
 
-.venv/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+.venv/%.stamp: requirements/%.txt $(SET_UP)
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv $*
 
-.venv-bench/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+.venv-bench/%.stamp: requirements/%.txt $(SET_UP)
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-bench $*
 
-.venv-proxy/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+.venv-proxy/%.stamp: requirements/%.txt $(SET_UP)
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-proxy $*
 
-.venv-litellm/%.stamp: requirements/%.txt pyproject.toml scripts/setup.sh
+.venv-litellm/%.stamp: requirements/%.txt $(SET_UP)
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-litellm $*
 
 .PHONY: help run test check bench fuzz soak requirements dist fix pins clean

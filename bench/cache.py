@@ -74,11 +74,14 @@ class Head:
 
 async def lamina_way(server: Llama, turns: Chat, budget: int, layout: Any) -> list[tuple[Receipt, Judged]]:
     """The chat through an app of its own, with the model's own tokenizer as the counter."""
-    settings = replace(
-        load_settings(environ={}), layout=layout, budget=budget, memory=False, compaction=False, workspace=""
-    )
     judge = Judge(server, [answer for _, answer in turns])
     with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "instructions.md"  # the head is the same on every way
+        own.write_text("Answer.", encoding="utf-8")
+        settings = replace(
+            load_settings(environ={}), layout=layout, budget=budget, memory=False, compaction=False, workspace="",
+            instructions=str(own), reinjection_enabled=False,
+        )  # fmt: skip
         async with App.open(Path(folder) / "chat.db", settings=settings, provider=judge, work=False) as app:
             shares = {"memory": Share(most=0.5)}
             app.builder.sources[:] = [Head(), Memories()]
@@ -204,7 +207,7 @@ def _text(
         "figures; *predicted* is how often "
         "the prefix that lamina's receipts foretell was within one block of the server's counter. LangChain's window "
         "is the only peer measured here: where the table says best peer, it is that one.\n"
-        f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(epochs))}); strict broke in the layer "
+        f"The ledger began {begun} epochs ({', '.join(dict.fromkeys(map(str, epochs)))}); strict broke in the layer "
         f"{', '.join(dict.fromkeys(broken))}.\n\n" + table(header, rows)
     )
 

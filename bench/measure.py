@@ -187,7 +187,7 @@ def versions(*packages: str, folders: Iterable[Path] = ()) -> dict[str, str]:
         there = {found.metadata["Name"].lower(): found.version for found in distributions(path=where)}
         return {package: there[package] for package in packages if package in there}
     found: dict[str, str] = {}
-    for package in ("lamina", *packages):
+    for package in ("lamina-context", *packages):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.words import is_paired, terms
+from lamina.text.terms import is_paired, terms
 
 Floats = NDArray[np.float32]
 

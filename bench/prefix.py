@@ -100,7 +100,8 @@ def run() -> Section:
                 say(f"prefix: {name}, {chat_name}, {change_name}")
                 shares[name][chat_name, change_name] = share(way(turns, change))
     layer = sum(
-        estimate_message_tokens(f'<data-lamina source="memory:1">\n{memory(n).text}\n</data-lamina>') for n in range(5)
+        estimate_message_tokens(f'<data-01234567 source="memory:1">\n{memory(n).text}\n</data-01234567>')
+        for n in range(5)
     )
     missing = () if "mixed" in chats else ("transcripts_en and transcripts_zh (a made-up chat stands in for them)",)
     title = "The prompt cache: how much of a request is the one before"

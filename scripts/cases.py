@@ -26,6 +26,7 @@ class Case:
     unit: str = ""
     planted: tuple[str, ...] = ()
     seeds: tuple[str, ...] = ()
+    entry_points: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -60,6 +61,7 @@ def _case(node: ElementTree.Element) -> Case:
         unit=one.get("unit", ""),
         planted=tuple(value for name, value in told if name == "planted"),
         seeds=tuple(value for name, value in told if name == "seed"),
+        entry_points=tuple(one.get("entry_points", "").split()),
     )
 
 

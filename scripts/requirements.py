@@ -1,8 +1,10 @@
-"""Writes docs/requirements.md: each numbered requirement, the tests that carry its number, and whether they passed.
+"""Writes docs/requirements.md: each numbered requirement, the tests that carry its number, the entry points that they
+go through, and whether they passed.
 
 A test carries a requirement when its name begins with the number (`test_M4_…`, `test_I1_and_I13_…`). Tests of faults
-have numbers of another list, some of them spelled alike: they live in `tests/faults`, in files that end with
-`_faults.py`, or are called `test_fault_P4_…`, and are not counted here.
+have numbers of another list, some of them spelled alike: they are in `tests/faults`, in files that end with
+`_faults.py`, or are called `test_fault_P4_…`, and are not counted here. The entry points of a test are those that it
+was seen to reach (`tests/entry_points.py`). A requirement without one has failed, whatever its unit tests say.
 """
 
 import re
@@ -10,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scripts.cases import cases_in, counted, functions_in, verdict
 from scripts.reliability import Facts
 from scripts.soak import facts_of
+from tests.entry_points import ENTRY_POINTS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
@@ -65,6 +69,8 @@ REQUIREMENTS = {
     "I11": "settings by file, environment and channel; a bad value is named",
     "I12": "the default files, and the settings that name others",
     "I13": "command line and bot use the same engine",
+    "I14": "nothing fails to import or start where the system has no `fcntl`, `pwd` or `O_NONBLOCK`",
+    "I15": "a file is found whatever the case of its name; two that differ in case only are an error",
     "C1": "seven layers in order, each below its heading",
     "C2": "memory off or failing: skipped, with the reason in the trace",
     "C3": "one function makes contexts; providers take nothing else",
@@ -79,13 +85,19 @@ REQUIREMENTS = {
     "C12": "the page: chat, sessions, collecting, memories, inspector",
 }
 """In our own words; a number is never given twice."""
+CHANNELS = {"I": ("process", "Telegram"), "I4": ("Telegram",)}
+"""Seed 003 speaks of the command line and of the bot: each of its requirements holds through both. Input of several
+parts (I4) comes from the bot alone: the command line takes no pictures."""
 
-CARRIES = re.compile(r"test_([PMSIC]\d+)_(?:and_([PMSIC]\d+)_)?")
+CARRIES = re.compile(r"test_((?:[PMSIC]\d+_and_)*[PMSIC]\d+)_")
 HEAD = """# Requirements
 
 Written by `make requirements`, which runs these tests. A test carries a requirement when its name begins with the
-number; the same test may stand with two of them. The numbers are those of the team's own list, without gaps; an
-id such as P1 or I1 means something else in [reliability](reliability.md).
+number; one test may carry two. The entry points of a test are those that it was seen to reach while it ran: `App` in
+Python, a `lamina` process, HTTP against a running gateway, the Telegram bot. A requirement that no test reaches
+through an entry point has failed; those of the chapter I must be reached through a process and through Telegram (I4
+through Telegram: the command line takes no pictures). Unit tests ("none") are listed and do not count. An id
+such as P1 or I1 means something else in [reliability](reliability.md).
 """
 
 
@@ -95,9 +107,9 @@ def is_counted(path: Path) -> bool:
 
 
 def carried_by(name: str) -> list[str]:
-    """The requirements that a test's name carries: `test_I1_and_I13_…` gives both."""
+    """The requirements that a test's name carries: `test_I1_and_I13_…` gives both, and so on."""
     found = CARRIES.match(name)
-    return [number for number in found.groups() if number in REQUIREMENTS] if found else []
+    return [number for number in found[1].split("_and_") if number in REQUIREMENTS] if found else []
 
 
 def carriers_in(folder: Path) -> dict[str, list[str]]:
@@ -109,32 +121,64 @@ def carriers_in(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def results_in(junit: Path) -> dict[str, Counter[str]]:
-    """What became of each test in a run: how many of its cases passed, failed and were skipped."""
-    return counted(cases_in(junit))
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one test in a run: how many of its cases passed, failed or were skipped, and what they reached."""
+
+    cases: Counter[str] = field(default_factory=Counter[str])
+    entry_points: frozenset[str] = frozenset()
 
 
-def page(tests: Mapping[str, list[str]], results: Mapping[str, Counter[str]], facts: Facts | None = None) -> str:
+def results_in(junit: Path) -> dict[str, Result]:
+    cases = cases_in(junit)
+    reached: dict[str, set[str]] = {}
+    for case in cases:
+        if case.state == "passed":
+            reached.setdefault(case.test, set()).update(case.entry_points)
+    return {test: Result(count, frozenset(reached.get(test, ()))) for test, count in counted(cases).items()}
+
+
+def verdict_on(number: str, results: Sequence[Result]) -> str:
+    """One word; and what is missing where all tests passed, but not through every entry point that is asked for."""
+    word = verdict([result.cases for result in results])
+    reached = frozenset[str]().union(*(result.entry_points for result in results))
+    missing = [channel for channel in CHANNELS.get(number, CHANNELS.get(number[0], ())) if channel not in reached]
+    if word == "passed" and (missing or not reached):
+        return f"**not through {' and '.join(missing) or 'an entry point'}**"
+    return word
+
+
+def page(tests: Mapping[str, list[str]], results: Mapping[str, Result], facts: Facts | None = None) -> str:
     lines = [HEAD]
     if facts:
         lines += ["| | |", "|---|---|", f"| date | {facts.date} |", f"| commit | {facts.commit} |"]
         lines += [f"| machine | {facts.machine} |", ""]
     for letter, title in CHAPTERS.items():
-        lines += [f"## {letter}. {title}\n", "| id | requirement | tests | cases | result |", "|---|---|---|---|---|"]
+        lines += [
+            f"## {letter}. {title}\n",
+            "| id | requirement | entry points | cases | result |",
+            "|---|---|---|---|---|",
+        ]
         numbers = [number for number in REQUIREMENTS if number[0] == letter]
         for number in numbers:
-            counts = [results.get(name, Counter()) for name in tests[number]]
-            cases = sum(count["passed"] for count in counts)
-            lines.append(f"| {number} | {REQUIREMENTS[number]} | {len(counts)} | {cases} passed | {verdict(counts)} |")
+            found = [results.get(name, Result()) for name in tests[number]]
+            reached = _listed(frozenset[str]().union(*(result.entry_points for result in found)))
+            cases = sum(result.cases["passed"] for result in found)
+            word = verdict_on(number, found)
+            lines.append(f"| {number} | {REQUIREMENTS[number]} | {reached} | {cases} passed | {word} |")
         lines.append("")
         for number in numbers:
-            lines += [f"{number}:\n", *(_row(name, results.get(name, Counter())) for name in tests[number]), ""]
+            lines += [f"{number}:\n", *(_row(name, results.get(name, Result())) for name in tests[number]), ""]
     return "\n".join(lines)
 
 
-def _row(name: str, count: Counter[str]) -> str:
-    more = "".join(f", {count[state]} {state}" for state in ("failed", "skipped") if count[state])
-    return f"- `{name}`: {count['passed']} passed{more}"
+def _listed(entry_points: frozenset[str]) -> str:
+    return ", ".join(name for name in ENTRY_POINTS if name in entry_points) or "none"
+
+
+def _row(name: str, result: Result) -> str:
+    more = "".join(f", {result.cases[state]} {state}" for state in ("failed", "skipped") if result.cases[state])
+    return f"- `{name}`: {result.cases['passed']} passed{more} ({_listed(result.entry_points)})"
 
 
 def named_on(text: str) -> list[str]:

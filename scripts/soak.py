@@ -34,7 +34,8 @@ TIMES = 10
 """How many times the quick form the long one is: 1,000 kills, 1,000 clients that leave, 100,000 operations."""
 RESERVE = 120.0
 """Seconds that are kept for what begins and ends outside of the shares."""
-WEIGHTS = {"R1": 10, "R9": 6, "R10": 3, "R12": 2, "R15": 6, "R20": 6, "I1": 12, "T1": 4, "G2": 6, "G6": 6, "T7": 3}
+WEIGHTS = {"R1": 10, "R9": 6, "R10": 3, "R12": 2, "R15": 6, "R20": 6, "R23": 6, "R24": 3, "I1": 12, "T1": 4, "G2": 6,
+           "G6": 6, "T7": 3, "T9": 4, "P12": 3}  # fmt: skip
 """How much of the time a family gets, compared with others that get 1."""
 
 
@@ -90,8 +91,10 @@ class Kept:
             return cls(path, key)
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            cases = [Case(**{**each, "planted": tuple(each["planted"]), "seeds": tuple(each["seeds"])})
-                     for each in found["cases"]]  # fmt: skip
+            cases = [
+                Case(**{name: tuple(value) if isinstance(value, list) else value for name, value in each.items()})
+                for each in found["cases"]
+            ]
             kept = cls(path, found["key"], cases, found["seconds"])
         except (ValueError, TypeError, KeyError):
             return cls(path, key, stale=True)

@@ -10,7 +10,7 @@ import os
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lamina.store.store import open_store
+from tests import entry_points
 from tests.faults.load import SOAK, Clock, Load
+from tests.leftovers import Run
 from tests.postgres import Server, running
 
 settings.register_profile(
@@ -53,8 +55,32 @@ DRAWN = Counter[str]()
 """How many examples Hypothesis drew for each test; counted for `make soak` only."""
 
 
+RUN = pytest.StashKey[Run]()
+LEFT = pytest.StashKey[list[str]]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit what the first one set up
+        config.stash[RUN] = Run()
+        config.stash[RUN].begin()
+    entry_points.begin()
     config.addinivalue_line("markers", "planted(bug): a bug of the test's own, named here, that its check must find")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After the last test of all processes: what was left outside the checkout makes the run fail."""
+    if RUN in session.config.stash:
+        session.config.stash[LEFT] = left = session.config.stash[RUN].end()
+        if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(LEFT, []):
+        terminalreporter.section("the tests left files outside the checkout", red=True, bold=True)
+        for line in left:
+            terminalreporter.line(line)
 
 
 LONGEST = (
@@ -69,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The report of a run names the planted bugs; the tests that can be long share its time, and come first."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     here = Path(__file__).parent
-    places = {item.path: item.path.relative_to(here).as_posix() for item in items}
+    places = {item.path: Path(os.path.relpath(item.path, here)).as_posix() for item in items}
     items.sort(key=lambda item: ranks.get(places[item.path], len(ranks)))
     for item in items:
         item.user_properties += [("planted", mark.args[0]) for mark in item.iter_markers("planted")]
@@ -90,6 +116,24 @@ def count_examples(item: pytest.Function) -> None:
         return inner(*given, **named)
 
     drawing.inner_test = counted
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    end = entry_points.setting_up(fixturedef)
+    try:
+        return (yield)
+    finally:
+        end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    entry_points.start_test()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("entry_points", entry_points.reached_by(item)))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

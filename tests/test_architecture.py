@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import lamina
@@ -10,31 +11,66 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "lamina"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-MAX_LINES, MAX_FUNCTION, MAX_NAMES = 500, 60, 28
+MAX_MODULES, MAX_FUNCTION, MAX_NAMES = 15, 60, 29
 
-GROUND = {"types", "ports", "errors", "words", "days", "records"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "types": set(),
-    "records": set(),
-    "ports": set(),
-    "errors": set(),
-    "words": set(),
-    "days": {"words"},
-    "assembly": {"assembly"},
-    "layers": {"layers"},
-    "providers": {"providers"},
-    "store": {"store"},
-    "settings": {"settings"},
-    "engine": {"engine", "assembly", "layers"},
-    "app": {"app", "assembly", "layers", "providers", "store", "engine", "settings"},
-    "gateway": {"gateway", "app"},
-    "telegram": {"telegram", "app"},
-    "adapters": {"adapters", "assembly"},
-    "cli": {"cli", "app", "settings", "gateway", "telegram"},
+BUDGETS: dict[str, tuple[int, int]] = {
+    "ground": (10, 1780),  # target 5, 1,300
+    "text": (6, 1250),  # target 6, 1,000
+    "assembly": (20, 4100),  # target 14, 3,400
+    "prompts": (7, 2020),  # target 7, 1,800
+    "tools": (12, 2690),  # target 8, 1,900
+    "sandbox": (6, 1470),  # not in house.md, so it has no target: it came with the sandbox of bash
+    "shell": (4, 900),  # target 4, 900
+    "memory": (14, 4090),  # target 9, 2,300
+    "providers": (11, 1850),  # target 11, 2,300, with Gemini and Responses
+    "store": (19, 5690),  # target 14, 3,600
+    "engine": (7, 1740),  # target 6, 1,500
+    "app": (16, 2680),  # target 8, 1,700
+    "cli": (28, 4810),  # target 18, 3,700
+    "gateway": (31, 5200),  # target 16, 3,200
+    "telegram": (12, 1730),  # target 7, 1,200
+    "adapters": (8, 990),  # target 9, 1,400 together with settings
+    "settings": (3, 750),  # its target is in that of adapters
 }
+"""Modules and lines that each package may have, so that growth is a decision: a number is raised in a change of its
+own, with a line in the changelog, and lowered when a package shrinks. The targets are those of house.md. The ground is
+the modules outside packages; an `__init__.py` with nothing but a docstring does not count."""
+OVER_MAX_MODULES = {"assembly", "store", "app", "cli", "gateway"}
+"""Packages that still have more than 15 modules: their present number is their limit, and none may join them."""
+
+GROUND = {"types", "ports", "errors", "records", "apart", "portable"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": {"text"},
+    "records": set(),
+    "ports": {"text"},
+    "errors": {"text"},
+    "portable": set(),
+    "apart": {"text"},
+    "text": {"text"},
+    "assembly": {"assembly", "text"},
+    "prompts": {"prompts", "memory", "text"},
+    "sandbox": {"sandbox", "text"},
+    "tools": {"tools", "prompts", "sandbox", "text"},
+    "shell": {"shell", "tools", "sandbox", "text"},
+    "memory": {"memory", "assembly", "text"},
+    "providers": {"providers", "text"},
+    "store": {"store", "text"},
+    "settings": {"settings", "text"},
+    "engine": {"engine", "assembly", "prompts", "memory", "tools", "sandbox", "text"},
+    "app": {
+        "app", "assembly", "prompts", "sandbox", "tools", "shell", "memory", "providers", "store", "engine", "settings",
+        "text",
+    },
+    "gateway": {"gateway", "app", "text"},
+    "telegram": {"telegram", "app", "text"},
+    "adapters": {"adapters", "assembly", "text"},
+    "library": {"assembly", "text"},
+    "events": set(),
+    "cli": {"cli", "app", "settings", "gateway", "telegram", "text"},
+}  # fmt: skip
 """The import table of the design; each room may also import the ground."""
-PUBLIC_DOOR = {"__init__", "__main__"}
-"""They pass names on: `__init__` the public ones, `__main__` the command."""
+PUBLIC_DOORS = {SOURCE / "__init__.py", SOURCE / "__main__.py", SOURCE / "tools" / "__init__.py"}
+"""They pass names on: the public ones, and the command."""
 
 IMPURE = {
     "asyncio", "datetime", "fcntl", "http", "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "pickle",
@@ -48,6 +84,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -60,10 +97,61 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield "." * node.level + (node.module or "")
 
 
-def test_no_module_passes_500_lines() -> None:
-    too_long = {str(path.relative_to(ROOT)): n for path in MODULES if (n := len(path.read_text().splitlines())) > 500}
-    assert MAX_LINES == 500
-    assert not too_long
+def public_names(tree: ast.AST) -> set[str]:
+    """What a module imports from `lamina` itself, whose names are for others; only the version is nowhere else."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "lamina")
+    return {alias.name for node in found for alias in node.names}
+
+
+def sizes_of_packages(source: Path) -> dict[str, tuple[int, int]]:
+    """Modules and lines of each package below a folder."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for path in sorted(source.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name == "__init__.py" and len(ast.parse(text).body) <= 1:
+            continue
+        parts = path.relative_to(source).parts
+        package = parts[0] if len(parts) > 1 else "ground"
+        modules, lines = sizes.get(package, (0, 0))
+        sizes[package] = modules + 1, lines + len(text.splitlines())
+    return sizes
+
+
+def packages_over_budget(sizes: dict[str, tuple[int, int]]) -> list[str]:
+    return [
+        f"{package}: {modules} modules and {lines} lines; its budget is {BUDGETS.get(package, (0, 0))}"
+        for package, (modules, lines) in sizes.items()
+        if modules > BUDGETS.get(package, (0, 0))[0] or lines > BUDGETS.get(package, (0, 0))[1]
+    ]
+
+
+def test_every_package_stays_within_its_budget_of_modules_and_lines() -> None:
+    sizes = sizes_of_packages(SOURCE)
+    assert sizes.keys() == BUDGETS.keys()
+    assert packages_over_budget(sizes) == []
+
+
+def test_at_most_15_modules_in_a_package_except_in_those_that_have_more_already() -> None:
+    assert {package for package, (modules, _) in BUDGETS.items() if modules > MAX_MODULES} == OVER_MAX_MODULES
+
+
+def test_a_planted_overgrown_package_is_found(tmp_path: Path) -> None:
+    modules, lines = BUDGETS["shell"]
+    (tmp_path / "shell").mkdir()
+    (tmp_path / "shell" / "__init__.py").write_text('"""Nothing but a docstring."""\n')
+    for number in range(modules):
+        (tmp_path / "shell" / f"module{number}.py").write_text('"""Small."""\n')
+    assert packages_over_budget(sizes_of_packages(tmp_path)) == []
+    (tmp_path / "shell" / "extra.py").write_text('"""One module more."""\n')
+    assert packages_over_budget(sizes_of_packages(tmp_path)) != []
+    (tmp_path / "shell" / "extra.py").unlink()
+    (tmp_path / "shell" / "module0.py").write_text("x = 1\n" * (lines + 2 - modules))
+    assert packages_over_budget(sizes_of_packages(tmp_path)) != []
+    (tmp_path / "shell" / "module0.py").write_text("x = 1\n" * (lines + 1 - modules))
+    assert packages_over_budget(sizes_of_packages(tmp_path)) == []
+    (tmp_path / "newcomer").mkdir()
+    (tmp_path / "newcomer" / "module.py").write_text('"""A package without a budget."""\n')
+    assert packages_over_budget(sizes_of_packages(tmp_path)) != []
 
 
 def test_no_function_passes_60_lines() -> None:
@@ -77,7 +165,7 @@ def test_no_function_passes_60_lines() -> None:
     assert not too_long
 
 
-def test_at_most_28_public_names_and_each_is_there() -> None:
+def test_at_most_29_public_names_and_each_is_there() -> None:
     assert len(lamina.__all__) <= MAX_NAMES
     assert lamina.__all__ == sorted(lamina.__all__)
     assert [name for name in lamina.__all__ if not hasattr(lamina, name)] == []
@@ -87,23 +175,25 @@ def test_imports_follow_the_table() -> None:
     wrong: list[str] = []
     for path in MODULES:
         room = room_of(path)
-        if room in PUBLIC_DOOR:
+        if path in PUBLIC_DOORS:
             continue
         assert room in MAY_IMPORT, f"{room} is a room that the import table does not name"
         allowed = MAY_IMPORT[room] | (GROUND if room not in GROUND else GROUND - {room})
         for name in imports(tree_of(path)):
             if name.startswith("."):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}: imports are absolute")
-            if name == "lamina" and room != "cli":
-                wrong.append(f"{path.relative_to(ROOT)} imports the public door")
+            if name == "lamina" and public_names(tree_of(path)) != {"__version__"}:
+                wrong.append(f"{path.relative_to(ROOT)} imports public names from their door")
             if name.startswith("lamina.") and name.split(".")[1] not in allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
 
 
 def test_the_ground_imports_only_itself_downwards() -> None:
-    assert [n for n in imports(tree_of(SOURCE / "errors.py")) if n.startswith("lamina")] == []
-    assert [n for n in imports(tree_of(SOURCE / "types.py")) if n.startswith("lamina")] == []
+    """Errors, decisions and notices are rendered by the catalogues, which import nothing of ours."""
+    assert [n for n in imports(tree_of(SOURCE / "errors.py")) if n.startswith("lamina")] == ["lamina.text.messages"]
+    assert [n for n in imports(tree_of(SOURCE / "text" / "messages.py")) if n.startswith("lamina")] == []
+    assert [n for n in imports(tree_of(SOURCE / "types.py")) if n.startswith("lamina")] == ["lamina.text.messages"]
 
 
 def test_assembly_is_pure() -> None:
@@ -144,8 +234,15 @@ def test_every_module_says_what_it_hides() -> None:
 def test_benchmarks_use_public_names_only() -> None:
     """What we measure is what people can call; the parts that retrieval is made of, measured one by one; and the
     embedded model as a judge of the prefix that receipts foretell."""
-    allowed = {"lamina", "lamina.types", "lamina.records", "lamina.errors", "lamina.words", "lamina.layers.ranking"}
-    allowed |= {"lamina.layers.fusion", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
+    allowed = {
+        "lamina",
+        "lamina.types",
+        "lamina.records",
+        "lamina.errors",
+        "lamina.text.terms",
+        "lamina.memory.ranking",
+    }
+    allowed |= {"lamina.memory.fusion", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
     allowed |= {"lamina.providers.local", "lamina.assembly.receipt"}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
@@ -178,4 +275,23 @@ def test_I1_and_I13_one_place_builds_the_manager_and_no_face_has_injection_code_
     ]
     assert builders == ["app/files.py"]
     faces = [path for path in MODULES if room_of(path) in ("cli", "gateway", "telegram")]
-    assert [str(path) for path in faces if any("layers" in name for name in imports(tree_of(path)))] == []
+    assert [
+        str(path) for path in faces if any(name.startswith("lamina.prompts") for name in imports(tree_of(path)))
+    ] == []
+
+
+def untyped_options(tree: ast.AST) -> list[str]:
+    """Functions that take any name with any value: a slip in a name is then found late or never."""
+    return [
+        f"{node.name}:{node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.args.kwarg is not None
+        and (node.args.kwarg.annotation is None or ast.unparse(node.args.kwarg.annotation) == "Any")
+    ]
+
+
+def test_no_function_takes_options_of_any_name_and_type() -> None:
+    found = {str(path.relative_to(ROOT)): wrong for path in MODULES if (wrong := untyped_options(tree_of(path)))}
+    assert not found
+    assert untyped_options(ast.parse("def f(a, **options: Any): ...")) == ["f:1"], "a planted one is found"

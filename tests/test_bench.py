@@ -139,9 +139,7 @@ def test_missing_data_is_said_and_keeps_the_stored_figures(tmp_path: Path, capsy
     assert stored(tmp_path)["rows"]["trim"]["figures"]["peer/lamina"]["value"] == 2.0
 
 
-def test_M5_a_run_in_which_nothing_was_measured_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_in_which_nothing_was_measured_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, {"trim": section})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert run(tmp_path, {"trim": lambda: MissingError("no data"), "grow": lambda: MissingError("none either")}) == 0

@@ -128,7 +128,7 @@ async def test_the_page_names_every_table_and_every_index_that_does_not_begin_wi
 
 
 @pytest.mark.parametrize(("word", "code"), [("--help", 0), ("sqlight", 1)])
-def test_M6_the_parts_that_can_be_measured_are_listed_and_others_are_refused_before_anything_runs(
+def test_the_parts_that_can_be_measured_are_listed_and_others_are_refused_before_anything_runs(
     word: str, code: int
 ) -> None:
     command = [sys.executable, "-m", "scripts.measure_capacity", word]

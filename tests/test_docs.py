@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 import lamina
-from lamina import errors, records, types
+from lamina import errors, types
 from lamina.settings import load_settings
+from tests.cli.forks import shell_function
 from tests.gateway.processes import gateway
 
 ROOT = Path(__file__).parent.parent
@@ -32,8 +33,12 @@ GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has f
 WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
-PUBLIC = {*lamina.__all__, "__all__", "__version__", "types", "records", "errors", "adapters"}
-SUBMODULES: dict[str, Any] = {"lamina.types": types, "lamina.records": records, "lamina.errors": errors}
+SUBMODULES = {
+    f"lamina.{name}": import_module(f"lamina.{name}")
+    for name in ("app.session", "errors", "events", "providers.scripted", "records", "tools", "types")
+}
+"""What docs/library.md calls stable."""
+PUBLIC = {*lamina.__all__, "__all__", "__version__", "adapters", *(name.split(".")[1] for name in SUBMODULES)}
 FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
@@ -41,7 +46,7 @@ ASSIGNED = re.compile(r"([A-Z]+)=\$\(lamina [^)]+\)")
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*lamina ")
 PATIENT = {"LAMINA_MEMORY_DEADLINE": "60000"}
 """What the documents print does not depend on how busy the machine is."""
-SHELL = 'set -o pipefail; lamina() { "$PYTHON" -m lamina "$@"; }; python3() { "$PYTHON" "$@"; }; '
+SHELL = 'set -o pipefail; python3() { "$PYTHON" "$@"; }; '
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ def commands(block: Block) -> list[str]:
 def shell_problems(text: str, folder: Path) -> list[str]:
     """Run the `lamina` lines for real; of `make` and `pip` lines check what they name."""
     problems: list[str] = []
+    shell = SHELL + shell_function()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_"))}
     environ |= {"LANG": "C.UTF-8", "COLUMNS": "100", "PYTHON": sys.executable, **PATIENT}
     environ |= {"XDG_DATA_HOME": f"{folder}/data", "XDG_STATE_HOME": f"{folder}/state"}
@@ -143,7 +149,7 @@ def shell_problems(text: str, folder: Path) -> list[str]:
                 continue  # it serves the `curl` lines
             elif found := ASSIGNED.match(line):
                 run = subprocess.run(
-                    ["bash", "-c", f'{SHELL}set -e; {line}\nprintf %s "${found[1]}"'], cwd=folder, env=environ,
+                    ["bash", "-c", f'{shell}set -e; {line}\nprintf %s "${found[1]}"'], cwd=folder, env=environ,
                     capture_output=True, stdin=subprocess.DEVNULL, text=True, encoding="utf-8", timeout=60,
                 )  # fmt: skip
                 environ[found[1]] = run.stdout  # the lines after it may use it
@@ -151,7 +157,7 @@ def shell_problems(text: str, folder: Path) -> list[str]:
                     problems.append(f"line {block.line}: {line!r} ends with {run.returncode}: {run.stderr}")
             elif COMMAND.match(line):
                 run = subprocess.run(
-                    ["bash", "-c", SHELL + line], cwd=folder, env=environ, stdout=subprocess.PIPE,
+                    ["bash", "-c", shell + line], cwd=folder, env=environ, stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, encoding="utf-8", timeout=60,
                 )  # fmt: skip
                 printed += run.stdout

@@ -14,6 +14,7 @@ from lamina.settings import Settings
 from lamina.types import Context
 
 GOLDEN = Path(__file__).parent / "golden"
+MARK = "lamina"
 NOVEL = Path(__file__).parents[1] / "examples" / "novel"
 
 
@@ -28,7 +29,7 @@ def _calls(calls: Any) -> str:
 
 def ledger_turns() -> str:
     """Three turns of a ledger: an epoch, a changed rule with a new memory, a removed rule."""
-    ledger = Ledger(budget=2000, layout="ledger")
+    ledger = Ledger(budget=2000, layout="ledger", mark=MARK)
     base = Layer("identity", "You are kind.", "identity.md")
     memories = [Layer("memory", f"Fact {n}.", f"memory:{n}", trust="outside", volatile=True) for n in range(3)]
     turns = [
@@ -46,14 +47,16 @@ def ledger_turns() -> str:
 
 
 def anthropic() -> str:
-    context = assemble_files(Settings(budget=600), Sources.of_project(NOVEL), mode="plan")
+    context = assemble_files(Settings(budget=600), Sources.of_project(NOVEL), mode="plan", mark=MARK)
     lines = [f"{m['role']}: {m['content']}" for m in render(context, "anthropic")["messages"]]
     return "\n".join([*(str(block) for block in render(context, "anthropic")["system"]), *lines, ""])
 
 
 PAGES = {
-    "novel": lambda: shown(assemble_files(Settings(budget=800), Sources.of_project(NOVEL), mode="agent")),
-    "novel.zh": lambda: shown(assemble_files(Settings(budget=5000, prompt_lang="zh"), Sources.of_project(NOVEL))),
+    "novel": lambda: shown(assemble_files(Settings(budget=800), Sources.of_project(NOVEL), mode="agent", mark=MARK)),
+    "novel.zh": lambda: shown(
+        assemble_files(Settings(budget=5000, prompt_lang="zh"), Sources.of_project(NOVEL), mark=MARK)
+    ),
     "novel.anthropic": anthropic,
     "ledger": ledger_turns,
     "over_budget": lambda: shown(assemble([Layer("identity", "AI " * 50)], user="hello", budget=10)),

@@ -5,6 +5,7 @@ shortest form, and what only a person should start is at least something that ma
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +22,9 @@ AS_THEY_ARE = [
     for word in ("-o", f"{stamp}.stamp")
 ]
 """The environments are lent, not set up again: that would point them at the copy."""
-LEFT_OUT = shutil.ignore_patterns(*ENVIRONMENTS, ".git", ".*_cache", ".hypothesis", ".soak", "__pycache__", "dist")
+LEFT_OUT = shutil.ignore_patterns(
+    *ENVIRONMENTS, ".git", ".cache", ".*_cache", ".hypothesis", ".soak", "__pycache__", "dist"
+)
 RUN = {
     "help": ("make help", "show the targets"),
     "run": ("make run", ""),
@@ -76,6 +79,36 @@ def test_the_target_runs(target: str, copy: Path) -> None:
 @pytest.mark.parametrize("target", LONG)
 def test_the_target_is_something_make_can_do(target: str, copy: Path) -> None:
     assert make(f"make -n {target}", copy)
+
+
+LISTS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def loose_lines(text: str) -> list[str]:
+    """What a list asks for without an exact version and hashes, and lines that hold an address or an option."""
+    lines = text.replace("\\\n", " ").splitlines()
+    pinned = re.compile(r"[a-z0-9][a-z0-9._-]*==[^ ;]+( ; [^-]+?)?( +--hash=sha256:[0-9a-f]{64})+ *")
+    return [line[:80] for line in lines if not pinned.fullmatch(line) or "://" in line]
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.name)
+def test_every_requirement_is_pinned_with_its_hashes_and_no_list_holds_an_address(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert loose_lines(text) == []
+    some = text.replace("\\\n", " ").splitlines()[0]
+    for planted in (some.partition(" --hash")[0], f"--index-url https://pypi.example/simple\n{some}", "-e .",
+                    some.replace("==", ">="), f"lamina @ https://files.example/x.whl {some}"):  # fmt: skip
+        assert loose_lines(planted), planted
+
+
+def test_set_up_installs_nothing_without_a_hash_but_lamina_itself() -> None:
+    lines = [
+        line for line in (ROOT / "scripts" / "setup.sh").read_text().splitlines() if re.search(r"\[@\]\}\" -", line)
+    ]
+    assert len(lines) == 3
+    assert [line for line in lines if "--require-hashes" not in line] == ['"${install[@]}" --no-build-isolation -e .']
+    names = {path.stem for path in LISTS}
+    assert names >= {"uv", "build", "run", "dev", "deploy"}
 
 
 def test_a_target_that_does_not_exist_is_noticed(copy: Path) -> None:

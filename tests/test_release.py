@@ -17,8 +17,8 @@ from tests.test_docs import printed_by
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-WHEEL = f"lamina-{lamina.__version__}-py3-none-any.whl"
-SDIST = f"lamina-{lamina.__version__}.tar.gz"
+NAME = f"lamina_context-{lamina.__version__}"
+WHEEL, SDIST = f"{NAME}-py3-none-any.whl", f"{NAME}.tar.gz"
 
 
 def run(*words: str | Path, at: Path) -> str:
@@ -58,7 +58,8 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     with zipfile.ZipFile(dist / WHEEL) as wheel:
         names = set(wheel.namelist())
-        head = message_from_bytes(wheel.read(f"lamina-{lamina.__version__}.dist-info/METADATA"))
+        commands = wheel.read(f"{NAME}.dist-info/entry_points.txt")
+        head = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
     assert problems_of_wheel(names) == []
     for name in ("py.typed", "data/identity.md", "data/instructions.md", "web/index.html", "web/style.css"):
         assert f"lamina/{name}" in names
@@ -68,7 +69,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
         "the core needs nothing"
     )
     assert head["License-Expression"] == "Apache-2.0"
-    assert f"lamina-{lamina.__version__}.dist-info/licenses/LICENSE" in names
+    assert head["Name"] == "lamina-context", "`lamina` is somebody else's on the public index"
+    assert b"lamina = lamina.cli:main" in commands, "what is imported and typed is `lamina`"
+    assert f"{NAME}.dist-info/licenses/LICENSE" in names
 
 
 def test_a_planted_gap_and_a_planted_guest_are_found() -> None:
@@ -98,14 +101,15 @@ def test_the_wheel_alone_runs_the_quickstart_in_an_empty_environment(dist: Path,
     where = run(python, "-Ic", "import lamina; print(lamina.__version__, lamina.__file__)", at=tmp_path)
     assert where.split()[0] == lamina.__version__
     assert str(tmp_path / "empty") in where
-    quickstart, promised = next(
+    examples = [
         (block.text, promised)
         for block, promised in printed_by((ROOT / "README.md").read_text(encoding="utf-8"))
         if block.lang == "python"
-    )
-    assert run(python, "-Ic", quickstart, at=tmp_path) == promised
+    ]
+    for example, promised in examples[:2]:  # a session over a store, and a context without one
+        assert run(python, "-Ic", example, at=tmp_path) == promised
     said = subprocess.run(
         [tmp_path / "empty" / "bin" / "lamina", "--version"], capture_output=True, text=True, timeout=60
     )
     assert (said.returncode, "Traceback" in said.stderr) == (1, False), "without the extra it says what to install"
-    assert "lamina[app]" in said.stderr
+    assert "pip install 'lamina-context[app]'" in said.stderr

@@ -29,10 +29,10 @@ from scripts.soak import PAGE, ROOT, Family, Kept, families_of, fingerprint, mai
 
 FACTS = Facts("2026-11-15 12:00 UTC", "2 cores", "abc", "quick form", "make soak QUICK=1", 61.0, 1)
 NUMBERS = {
-    "R": [*range(1, 8), *range(9, 17), 20],
+    "R": [*range(1, 8), *range(9, 17), 20, 23, 24],
     "I": [1, 2, 3, 4],
-    "P": [1, 3, 4, 6, 7, 9, 11],
-    "T": [1, 3, 4, 5, 7],
+    "P": [1, 3, 4, 6, 7, 9, 11, 12],
+    "T": [1, 3, 4, 5, 7, 9, 10],
     "G": [1, 2, 4, 5, 6, 7],
 }
 """The list of faults and threats, which is not part of this repository."""
@@ -75,7 +75,7 @@ def test_the_page_in_the_docs_names_every_fault_and_tests_that_exist() -> None:
         ("tests/faults/test_tools.py", "test_P6_no_path", ["P6"]),
         ("tests/providers/test_faults.py", "test_R11_a_fault", ["R11"]),
         ("tests/gateway/test_v1.py", "test_G5_a_caller", ["G5"]),
-        ("tests/layers/test_hidden.py", "test_fault_P4_text", ["P4"]),
+        ("tests/text/test_unicode.py", "test_fault_P4_text", ["P4"]),
         ("tests/spec/test_seed_000.py", "test_P1_six_layers", []),
         ("tests/spec/test_seed_003.py", "test_I1_and_I13_one_place", []),
         ("tests/faults/test_engine.py", "test_R8_nothing", []),

@@ -8,51 +8,49 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it as true; importing `typing` for it would cost 8 ms
 if TYPE_CHECKING:
     from lamina.app.app import App
-    from lamina.assembly.context import assemble
     from lamina.assembly.estimate import estimate_tokens
     from lamina.assembly.fences import Fence, Hint, Prompt, system_hint
     from lamina.assembly.grammar import validate
-    from lamina.assembly.ledger import Ledger
     from lamina.assembly.messages import build_llm_messages
     from lamina.assembly.prompt import assemble_segments, assemble_system_prompt
     from lamina.assembly.receipt import explain
     from lamina.assembly.results import tool_result
     from lamina.assembly.tokens import estimate_message_tokens
-    from lamina.assembly.window import Window
     from lamina.assembly.wire import encode, render
     from lamina.engine.build import ContextBuilder
     from lamina.errors import LaminaError
-    from lamina.layers.injection import SystemPromptManager
-    from lamina.layers.instructions import InstructionFiles
-    from lamina.layers.memory import MemoryService
-    from lamina.layers.tools import Tool, ToolRegistry
+    from lamina.library import Ledger, Window, assemble
+    from lamina.memory.service import MemoryService
+    from lamina.prompts.injection import SystemPromptManager
+    from lamina.prompts.instructions import InstructionFiles
     from lamina.providers.tokenizers import exact_counter
+    from lamina.settings import Settings
     from lamina.store.store import open_store
+    from lamina.tools.registry import Tool, ToolRegistry
     from lamina.types import Layer
 
 __version__ = "0.1.0"
 
 _ROOMS = {
     "app.app": ("App",),
-    "assembly.context": ("assemble",),
     "assembly.estimate": ("estimate_tokens",),
     "assembly.fences": ("Fence", "Hint", "Prompt", "system_hint"),
     "assembly.grammar": ("validate",),
-    "assembly.ledger": ("Ledger",),
     "assembly.messages": ("build_llm_messages",),
     "assembly.prompt": ("assemble_segments", "assemble_system_prompt"),
     "assembly.receipt": ("explain",),
     "assembly.results": ("tool_result",),
     "assembly.tokens": ("estimate_message_tokens",),
-    "assembly.window": ("Window",),
     "assembly.wire": ("encode", "render"),
     "engine.build": ("ContextBuilder",),
     "errors": ("LaminaError",),
-    "layers.injection": ("SystemPromptManager",),
-    "layers.instructions": ("InstructionFiles",),
-    "layers.memory": ("MemoryService",),
-    "layers.tools": ("Tool", "ToolRegistry"),
+    "prompts.injection": ("SystemPromptManager",),
+    "prompts.instructions": ("InstructionFiles",),
+    "memory.service": ("MemoryService",),
+    "tools.registry": ("Tool", "ToolRegistry"),
+    "library": ("Ledger", "Window", "assemble"),
     "providers.tokenizers": ("exact_counter",),
+    "settings": ("Settings",),
     "store.store": ("open_store",),
     "types": ("Layer",),
 }
@@ -68,6 +66,7 @@ __all__ = [
     "Ledger",
     "MemoryService",
     "Prompt",
+    "Settings",
     "SystemPromptManager",
     "Tool",
     "ToolRegistry",

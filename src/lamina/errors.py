@@ -13,7 +13,7 @@ LaminaError
 ├── ProviderError      a model's answer that could not be had, or not to its end
 │   ├── ConnectError   nobody could be reached, or the connection ended before any answer
 │   ├── RateLimitError the provider asks to wait; `retry_after` says how long, where it is known
-│   ├── RejectedError  the provider refused the request; `code` is its HTTP status
+│   ├── RejectedError  the provider refused the request; `provider_status` is its HTTP status
 │   ├── StalledError   nothing more came before a deadline
 │   └── BrokenStreamError an answer that was cut, or that is not what the provider's form allows
 ├── ToolError          a tool that cannot be registered, or a call of one that cannot be carried out
@@ -21,6 +21,7 @@ LaminaError
 ├── LimitError         a turn that reached its limit of steps, tokens or time
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
+│   ├── StoreDamagedError its file is damaged, cut off or gone; `hint` names the commands to recover what is left
 │   └── LeaseError     a turn or job that ended already, or that somebody else holds by now
 ├── NotFoundError      what was asked for is not there, or not the asker's
 ├── MemoryFormError    a model's answer that is not in the form asked for: facts or a summary
@@ -31,17 +32,44 @@ An error says what happened, where, and with which value; `hint` says what to do
 `exit_code` and `status` are what a command and an HTTP answer should use.
 """
 
+from itertools import takewhile
+from typing import cast
+
+from lamina.text.messages import Phrase, Value, is_known
+
 
 class LaminaError(Exception):
-    """The root: what happened, with the value; `hint` is what to do next."""
+    """The root: what happened as a code with its values, and what to do next. `code` names an entry of the catalogues;
+    the next step is the entry `<code>.hint` unless `hint` names another one."""
 
     exit_code = 1
     status = 500
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def __init__(self, code: str | Phrase, /, *, hint: str | Phrase = "", **values: Value) -> None:
+        self.phrase = code if isinstance(code, Phrase) else Phrase(code, **values)
+        super().__init__(self.phrase.code)
+        self._hint = hint if isinstance(hint, Phrase) else Phrase(hint, **values)
+
+    @property
+    def code(self) -> str:
+        return self.phrase.code
+
+    @property
+    def next_step(self) -> Phrase:
+        """What to do next; false where nothing is known."""
+        if self._hint or not is_known(f"{self.code}.hint"):
+            return self._hint
+        return Phrase(f"{self.code}.hint", **self.phrase.values)
+
+    @property
+    def message(self) -> str:
+        """What happened, in English, as logs and programs read it."""
+        return self.phrase.text()
+
+    @property
+    def hint(self) -> str:
+        """The next step, in English."""
+        return self.next_step.text()
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -76,8 +104,8 @@ class InstructionsError(LayerError):
 
     status = 500
 
-    def __init__(self, message: str, *, hint: str = "", path: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, code: str, /, *, hint: str | Phrase = "", path: str = "", **values: Value) -> None:
+        super().__init__(code, hint=hint, path=path, **values)
         self.path = path
 
 
@@ -96,17 +124,17 @@ class EmbedderError(LaminaError):
 
 
 class ProviderError(LaminaError):
-    """`retryable`: the same request may well succeed later. `code` is the provider's HTTP status, 0 for none."""
+    """`retryable`: the same request may succeed later. `provider_status` is the HTTP status it gave, 0 for none."""
 
     status = 502
     retryable = False
 
     def __init__(
-        self, message: str, *, hint: str = "", code: int = 0, retryable: bool | None = None,
-        retry_after: float | None = None,
+        self, code: str, /, *, hint: str | Phrase = "", provider_status: int = 0, retryable: bool | None = None,
+        retry_after: float | None = None, **values: Value,
     ) -> None:  # fmt: skip
-        super().__init__(message, hint=hint)
-        self.code = code
+        super().__init__(code, hint=hint, **values)
+        self.provider_status = provider_status
         self.retry_after = retry_after
         if retryable is not None:
             self.retryable = retryable
@@ -155,20 +183,24 @@ class StoreError(LaminaError):
 class StoreBusyError(StoreError):
     """`pid` is the process that owns the store, 0 when it is not known."""
 
-    def __init__(self, message: str, *, hint: str = "", pid: int = 0) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, code: str, /, *, hint: str | Phrase = "", pid: int = 0, **values: Value) -> None:
+        super().__init__(code, hint=hint, pid=pid, **values)
         self.pid = pid
+
+
+class StoreDamagedError(StoreError):
+    pass
 
 
 class LeaseError(StoreError):
     status = 409
 
 
-ABSENT = "it does not exist, or it is not yours"
+ABSENT = "error.absent"
 
 
 class NotFoundError(LaminaError, LookupError):
-    """One wording, `ABSENT`, for what is not there and what belongs to somebody else: an id must not tell which."""
+    """One hint, `ABSENT`, for what is not there and what belongs to somebody else: an id must not tell which."""
 
     exit_code = 2
     status = 404
@@ -193,16 +225,30 @@ class InputError(LaminaError, ValueError):
 def shown(value: object, limit: int = 80) -> str:
     """A value as an error message shows it: its repr, shortened, never failing."""
     try:
-        text = repr(value)
+        text = repr(_shortened(value, [limit]))
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError):
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def surrogate_error(text: str, error: UnicodeEncodeError, where: str) -> MessageError:
-    """The error for text that is no Unicode: half of a surrogate pair stands alone in it."""
-    return MessageError(
-        f"{where} holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}",
-        hint="decode the text as UTF-8 with errors='replace' before you hand it in",
-    )
+def _shortened(value: object, left: list[int]) -> object:
+    """No more of a value than an error message has room for: its repr may be as long as somebody's request."""
+    left[0] -= 1
+    if isinstance(value, str | bytes):
+        room = max(left[0], 0) + 2
+        left[0] -= len(value)
+        return value[:room]
+    if type(value) in (list, tuple):
+        items = takewhile(lambda _: left[0] >= 0, cast("list[object]", value))
+        return cast("type[list[object]]", type(value))(_shortened(one, left) for one in items)
+    if type(value) is dict:
+        fields = takewhile(lambda _: left[0] >= 0, cast("dict[object, object]", value).items())
+        return {_shortened(name, left): _shortened(one, left) for name, one in fields}
+    return value
+
+
+def surrogate_error(text: str, error: UnicodeEncodeError, where: str | Phrase) -> MessageError:
+    """The error for text that is not valid Unicode: it contains half of a surrogate pair."""
+    character = f"U+{ord(text[error.start]):04X}"
+    return MessageError("text.lone_surrogate", where=where, character=character, position=error.start)

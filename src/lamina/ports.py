@@ -24,6 +24,7 @@ from lamina.records import (
     Turn,
     TurnRecord,
 )  # fmt: skip
+from lamina.text.messages import Phrase
 from lamina.types import Context, Decision, Event, Grammar, Layer, Message, Receipt, ToolCallEvent
 
 Count = Callable[[str], int]
@@ -101,8 +102,8 @@ class Provider(Protocol):
         ...
 
 
-Ask = Callable[[ToolCallEvent, Decision], Awaitable[bool]]
-"""Somebody who is shown a call and what will run, and says yes or no."""
+Ask = Callable[[ToolCallEvent, Decision], Awaitable[bool | None]]
+"""Somebody who is shown a call and what will run, and says yes or no; None when nobody is there to say it."""
 Complete = Callable[[Sequence[Message], Mapping[str, Any] | None], Awaitable[str]]
 """A model for work in the background: messages and the JSON schema of the answer, or None, in; the answer out."""
 
@@ -147,7 +148,7 @@ class Found(Protocol):
     @property
     def score(self) -> float: ...
     @property
-    def why(self) -> str: ...
+    def why(self) -> Phrase: ...
 
 
 class Finder(Protocol):

@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from lamina.types import AnyTool, Message, Part, Role, Trust
+from lamina.types import AnyTool, Message, Part, Role, ToolOutput, Trust
 
 MessageState = Literal["streaming", "complete", "interrupted", "failed"]
 """How far a stored message, or a turn, has come; all but `streaming` are final."""
 TurnState = Literal["accepted", "streaming", "complete", "interrupted", "failed"]
 FinalState = Literal["complete", "interrupted", "failed"]
+NOTE = "result"
+"""In `extra` of a stored message: what lamina itself noted of a tool's result. No caller can bring it along."""
+MAX_PHASE_CHARACTERS = 8_000
+"""Of a phase prompt: it is sent with every turn."""
 MemoryState = Literal["active", "superseded", "forgotten"]
 JobState = Literal["waiting", "leased", "done", "parked"]
 
@@ -43,6 +47,8 @@ class Session:
     parent_seq: int = 0
     runtime: Mapping[str, Any] = field(default_factory=_mapping)
     """What its turns leave to the next one: use of the window, failures of tools, compactions."""
+    phase: str = ""
+    """What it is working on just now: a prompt that is sent in front of each message of its user."""
 
 
 class SessionChanges(TypedDict, total=False):
@@ -53,10 +59,29 @@ class SessionChanges(TypedDict, total=False):
     app: str | None
     mode: str | None
     skill: str | None
+    phase: str | None
     meta: Mapping[str, Any] | None
     injection: Mapping[str, Any] | None
     ended: bool | None
     runtime: Mapping[str, Any] | None
+
+
+class NewSession(TypedDict, total=False):
+    """What a new session can be given. What is left out has the default of the settings, or is empty."""
+
+    title: str
+    scenario: str
+    """Which template speaks."""
+    app: str
+    """The app in which the chat runs, such as Excel: it decides which skills speak."""
+    mode: str
+    """`agent`, `plan` or `ask`."""
+    skill: str
+    """The skill that is chosen."""
+    meta: Mapping[str, Any]
+    """What is known of the session; the model sees it."""
+    phase: str
+    """A phase prompt: sent in front of each message of its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,8 @@ class StoredMessage:
     def message(self) -> Message:
         """The message as it was handed in."""
         whole: Any = {"role": self.role, "content": self.content, **self.extra}
+        if note := whole.pop(NOTE, None):
+            whole["content"] = ToolOutput.of_note(self.text, note)
         return whole
 
     @property
@@ -235,9 +262,10 @@ class Summary:
 class Template:
     """A row of `prompt_template`: a scenario's prompt, or a skill. No `supported_apps` means every app."""
 
-    template_id: str
-    name: str
-    content: str
+    template_id: str = ""
+    """Empty for one that is to be stored."""
+    name: str = ""
+    content: str = ""
     scenario: str = "common"
     is_skill: bool = False
     supported_apps: tuple[str, ...] = ()
@@ -310,8 +338,18 @@ class Found:
     snippet: str
 
 
+IncompleteReason = Literal["", "index_rebuilding", "time_limit"]
+"""Why a search may not have found all: a code for programs; empty when it has looked at everything."""
+
+
+class SearchHits(list[Found]):
+    """What a search found, newest sessions first."""
+
+    incomplete: IncompleteReason = ""
+
+
 @dataclass(frozen=True, slots=True)
-class Given:
+class CallerInput:
     """What a caller brings along himself, beside the words of the turn. Nothing of it says who he is."""
 
     history: tuple[Message, ...] | None = None
@@ -332,9 +370,24 @@ class Given:
         return frozenset(str(tool["function"]["name"]) for tool in self.tools)
 
 
-NOTHING = Given()
+NOTHING = CallerInput()
 REQUESTS = "@requests"
 """The session of each owner that keeps requests which bring their own history; it is never a history itself."""
+
+
+class TurnOptions(TypedDict, total=False):
+    """What a turn can be given beside its words."""
+
+    values: Mapping[str, object]
+    """What fills the slots of templates, on this turn alone."""
+    phase_prompt: str | None
+    """What the model is to do in this phase of the work; it follows the rules."""
+    model: str
+    """Which of the provider's models answers; without it that of the settings."""
+    context_use: float | None
+    """How full the model's window is, as a fraction, where the caller knows better than the last answer said."""
+    given: CallerInput
+    """A history, tools and options that the caller brings along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,10 +400,21 @@ class Turn:
     values: Mapping[str, object] = field(default_factory=_mapping)
     """What fills the slots of templates."""
     phase_prompt: str | None = None
+    """In place of the session's phase, on this turn alone; empty for none."""
     context_use: float | None = None
     before: int | None = None
     """The number of the user's message, once it is stored; the history ends before it."""
-    given: Given = NOTHING
+    given: CallerInput = NOTHING
+    model: str = ""
+    """Which model answers this turn; empty is that of the settings."""
+    mark: str = ""
+    """From which the session's fences get their tags; a `ContextBuilder` makes one where it is empty."""
+
+    @property
+    def phase(self) -> str:
+        """The phase prompt of this turn; empty for none."""
+        given = self.session.phase if self.phase_prompt is None else self.phase_prompt
+        return given if given.strip() else ""
 
     @property
     def words(self) -> str:

@@ -8,7 +8,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date as Date  # noqa: N812 -- a field named date would hide the type
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast, get_args
+
+from lamina.text.messages import NOTHING, Phrase
 
 Role = Literal["system", "user", "assistant", "tool"]
 Trust = Literal["operator", "user", "model", "outside"]
@@ -26,7 +28,10 @@ DoneReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Verdict = Literal["safe", "confirm", "block"]
 """A call runs by itself, runs after a yes, or never."""
 OutcomeState = Literal["done", "failed", "refused", "blocked"]
-NoticeKind = Literal["compaction", "limit", "degraded"]
+Trigger = Literal["initial", "cadence", "window", "compaction", "resume", "change", "model", "workspace"]
+"""Why instructions and rules are injected, as it stands in receipts, traces and the log: first send, every N turns, use
+of the window, after a compaction, session taken up again, a file changed, another model, another workspace."""
+NoticeKind = Literal["compaction", "limit", "degraded", "rules", "reads"]
 
 GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "0": (("identity", "instructions", "rules"), {"en": "[0] System", "zh": "[0] 系统配置"}),
@@ -115,7 +120,7 @@ class Share:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= 1:
-            raise ValueError(f"a share needs 0 ≤ least ≤ most ≤ 1, not {self.least!r} and {self.most!r}")
+            raise ValueError(Phrase("layer.bad_bounds", least=repr(self.least), most=repr(self.most)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class Segment(NamedTuple):
     tokens: int
     counter: str
     decision: Fate
-    reason: str
+    reason: Phrase
     start: int = 0
     end: int = 0
 
@@ -173,7 +178,9 @@ class Receipt:
     grammar: Grammar = "openai"
     layout: Layout = "strict"
     epoch: int = 0
-    epoch_reason: str = ""
+    epoch_reason: Phrase = NOTHING
+    triggers: tuple[Trigger, ...] = ()
+    """Why instructions and rules were injected with it, as codes; empty when they were not."""
 
     @property
     def payload(self) -> bytes:
@@ -217,10 +224,11 @@ class Receipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the payload itself is left to `payload`."""
-        return {**self.summary(), "segments": [segment._asdict() for segment in self.segments]}
+        rows = [{**segment._asdict(), "reason": segment.reason.for_clients()} for segment in self.segments]
+        return {**self.summary(), "epoch_reason": self.epoch_reason.for_clients(), "segments": rows}
 
     def summary(self) -> dict[str, Any]:
-        """The same without its segments."""
+        """The same without its segments, as it is stored."""
         return {
             "hash": self.hash,
             "size": self.size,
@@ -231,7 +239,8 @@ class Receipt:
             "grammar": self.grammar,
             "layout": self.layout,
             "epoch": self.epoch,
-            "epoch_reason": self.epoch_reason,
+            "epoch_reason": self.epoch_reason.to_json(),
+            "triggers": list(self.triggers),
             "dropped": {"count": self.dropped.count, "tokens": self.dropped.tokens},
         }
 
@@ -253,7 +262,7 @@ class Receipt:
             owner = f" owner={s.owner}" if s.owner else ""
             lines.append(
                 f"  {where:>15}  {s.layer:<12} {s.decision:<8} {s.tokens:>6}  {s.source} {s.hash[:8]} "
-                f"{s.trust}{owner}: {s.reason}"
+                f"{s.trust}{owner}: {s.reason.text()}"
             )
         return "\n".join(lines)
 
@@ -322,11 +331,15 @@ Event = Text | ToolCallEvent | Usage | Done
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a call may run. `shows` is what will run, byte for byte, with everything that nobody sees escaped."""
+    """Whether a call may run, and why. `shows` is what will run, byte for byte, with every unseen character escaped."""
 
     verdict: Verdict
-    reason: str = ""
+    reason: Phrase | str = ""
     shows: str = ""
+
+    def explain(self, lang: str = "en") -> str:
+        """The reason as people and models read it; empty where there is none."""
+        return self.reason.text(lang) if isinstance(self.reason, Phrase) else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +348,52 @@ class Outcome:
 
     text: str
     state: OutcomeState = "done"
+
+
+RESULT_HINTS = ("tool_output_omitted", "tool_degraded")
+"""The hints that lamina writes beside the result of a tool; there are no others."""
+
+
+class ResultHint(NamedTuple):
+    """What lamina itself says of a tool's result. It stands outside of the fence around what the tool said."""
+
+    type: str
+    body: str
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+class ToolOutput(str):
+    """What a tool said, as the content of a tool message, and beside it, as data, what lamina has to add.
+
+    As text it is the tool's own words. That it came from lamina is known by its type alone, which no text and no JSON
+    can have; it is fenced like every other result when a request is assembled.
+    """
+
+    tool: str
+    hints: tuple[ResultHint, ...]
+    state: OutcomeState
+
+    def __new__(
+        cls, text: str, tool: str = "", hints: tuple[ResultHint, ...] = (), state: OutcomeState = "done"
+    ) -> "ToolOutput":
+        if strange := [hint.type for hint in hints if hint.type not in RESULT_HINTS]:
+            raise ValueError(Phrase("tool.unknown_hint", name=repr(strange[0]), known=[*RESULT_HINTS]))
+        output = super().__new__(cls, text)
+        output.tool, output.hints, output.state = tool, hints, state
+        return output
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What is kept beside the text, ready for JSON."""
+        return {"tool": self.tool, "hints": [list(hint) for hint in self.hints], "state": self.state}
+
+    @classmethod
+    def of_note(cls, text: str, note: Mapping[str, Any]) -> "ToolOutput":
+        """The output that was kept as a text and a note."""
+        hints = (ResultHint(kind, body, tuple((n, v) for n, v in pairs)) for kind, body, pairs in note["hints"])
+        state = note.get("state")
+        known = cast(OutcomeState, state if state in get_args(OutcomeState) else "done")
+        return cls(text, note["tool"], tuple(hint for hint in hints if hint.type in RESULT_HINTS), known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,11 +418,14 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that people should know of: the history was compacted, a limit was reached, a tool is degraded, a
-    source has not answered or a chosen skill is no longer there."""
+    """Something that people should know of; `text` says it in English."""
 
     kind: NoticeKind
-    text: str
+    phrase: Phrase
+
+    @property
+    def text(self) -> str:
+        return self.phrase.text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +433,12 @@ class Ended:
     """The last event of a turn. `error` says why it is not complete, `hint` what to do next."""
 
     state: Literal["complete", "interrupted", "failed"]
-    error: str = ""
-    hint: str = ""
+    error: Phrase = NOTHING
+    hint: Phrase = NOTHING
     reason: DoneReason = "stop"
     """Why the model's last answer ended."""
-    code: int = 0
-    """Where it failed: the HTTP status that says whose matter it is."""
+    status: int = 0
+    """Where it failed: the HTTP status that says whose fault it is."""
 
 
 TurnEvent = Began | Text | ToolCallEvent | ToolResult | Notice | Usage | Ended
@@ -395,7 +457,7 @@ class Key(str):
     def __new__(cls, secret: str) -> "Key":
         secret = secret.strip()
         if not secret or not (secret.isascii() and secret.isprintable()) or " " in secret:
-            raise ValueError("a key is a run of ASCII characters without blanks; check where it is set")
+            raise ValueError(Phrase("key.bad_form"))
         key = super().__new__(cls, "…")
         key.reveal = lambda: secret
         return key
@@ -426,6 +488,13 @@ def _short(number: float) -> str:
     return f"{number:g}" if abs(number) < 1e15 else "more than 10^15"
 
 
+HASHED_CHARACTERS = 65_536
+"""Of a long text in one go: others wait for it."""
+
+
 def text_hash(text: str) -> str:
     """The version of a text: SHA-256 of its UTF-8 bytes, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    found = hashlib.sha256()
+    for at in range(0, len(text), HASHED_CHARACTERS):
+        found.update(text[at : at + HASHED_CHARACTERS].encode())
+    return found.hexdigest()

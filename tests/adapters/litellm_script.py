@@ -53,7 +53,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     server = HTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    plan = Plan([Layer(**layer) for layer in job["layers"]], job["budget"], tell=told.append)
+    plan = Plan([Layer(**layer) for layer in job["layers"]], job["budget"], tell=told.append, mark="5f0c9ab1")
     where: dict[str, Any] = {"model": "openai/m", "api_base": f"http://127.0.0.1:{server.server_port}", "api_key": "k"}
     complete = with_context(plan, litellm.completion)
     messages: list[Any] = job["messages"]

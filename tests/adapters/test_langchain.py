@@ -166,7 +166,7 @@ def test_whatever_is_cut_pairs_stay_whole_and_the_receipt_tiles(history: list[An
     system, *sent = runnable(told.plan(budget)).invoke(given_)
     assert problems(told[0], to_lamina(sent)) == []
     assert in_order(str(system.content))
-    assert all(any(message is one for one in given_) for message in sent)
+    assert all(isinstance(message, ToolMessage) or any(message is one for one in given_) for message in sent)
 
 
 def test_the_oracle_finds_a_pair_that_a_plain_cut_breaks() -> None:
@@ -202,7 +202,9 @@ def test_a_middleware_fits_every_request_of_an_agent_and_leaves_its_state_whole(
         assert problems(context, to_lamina(sent)) == []
         assert [one["function"]["name"] for one in context.tools] == ["lookup"]
     assert "林默：江城，东湖路。" in str(model.seen[1][-1].content)
-    assert all(any(message is one for one in state["messages"]) for message in model.seen[1][1:])
+    for message in model.seen[1][1:]:
+        (same,) = [one for one in state["messages"] if one.id == message.id]
+        assert message is same or message.content == f'<data-5f0c9ab1 source="tool">\n{same.content}\n</data-5f0c9ab1>'
 
 
 async def fitted_async(model: Recorder, told: Told) -> None:
@@ -245,7 +247,7 @@ def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original
     result = ToolMessage(HOSTILE, tool_call_id="c1")
     sent = runnable(Told().plan()).invoke([HumanMessage("q"), called(), result])
     assert sent[-1] is not result
-    assert str(sent[-1].content).startswith("<data-lamina.1.")
+    assert str(sent[-1].content).startswith("<data-5f0c9ab1.1.")
     assert result.content == HOSTILE
 
 

@@ -67,7 +67,7 @@ def test_whatever_is_cut_pairs_stay_whole_and_the_receipt_tiles(history: list[An
     system, *sent = fit(told.plan(budget), given_)
     assert problems(told[0], to_lamina(sent)) == []
     assert in_order(system["content"])
-    assert all(any(message is one for one in given_) for message in sent)
+    assert all(message["role"] == "tool" or any(message is one for one in given_) for message in sent)
 
 
 def test_the_wrapper_takes_messages_by_name_or_by_place_and_leaves_the_rest_alone() -> None:
@@ -110,7 +110,7 @@ def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:
 
 def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original_stays() -> None:
     given_ = hostile()
-    assert fit(Told().plan(), given_)[-1]["content"].startswith("<data-lamina.1.")
+    assert fit(Told().plan(), given_)[-1]["content"].startswith("<data-5f0c9ab1.1.")
     assert given_ == hostile()
 
 
@@ -144,7 +144,8 @@ def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
         assert split_pairs(sent) == []
         assert alike(to_lamina(body["messages"])) == alike(context["messages"])
         assert [tool["function"]["name"] for tool in context["tools"]] == ["lookup"]
-    assert found["bodies"][1]["messages"][-1]["content"] == "林默：江城，东湖路。"
+    fenced = '<data-5f0c9ab1 source="tool">\n林默：江城，东湖路。\n</data-5f0c9ab1>'
+    assert found["bodies"][1]["messages"][-1]["content"] == fenced
 
 
 @pytest.mark.parametrize("wrong", [
@@ -153,5 +154,5 @@ def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     "words",
 ])  # fmt: skip
 def test_what_has_no_place_is_refused_by_name(wrong: Any) -> None:
-    with pytest.raises(MessageError, match="cannot be carried"):
+    with pytest.raises(MessageError, match="cannot be converted"):
         to_lamina(wrong)

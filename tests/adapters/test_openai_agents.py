@@ -136,7 +136,7 @@ def test_whatever_is_cut_pairs_stay_whole_and_the_receipt_tiles(history: list[An
     sent = filtered(told, items, budget=budget)
     assert problems(told[0], to_lamina(sent.input)) == []
     assert in_order(sent.instructions)
-    assert all(any(item is one for one in items) for item in sent.input)
+    assert all("output" in item or any(item is one for one in items) for item in sent.input)
 
 
 def test_a_filter_fits_every_request_of_a_run() -> None:
@@ -150,7 +150,7 @@ def test_a_filter_fits_every_request_of_a_run() -> None:
         assert in_order(instructions, theirs="写得短。")
         assert [one["function"]["name"] for one in context.tools] == ["lookup"]
         assert context.receipt.dropped.count > 50
-    assert model.seen[1][1][-1]["output"] == "林默：江城，东湖路。"
+    assert model.seen[1][1][-1]["output"] == '<data-5f0c9ab1 source="tool">\n林默：江城，东湖路。\n</data-5f0c9ab1>'
     assert len(result.to_input_list()) == len(items) + 3
 
 
@@ -191,15 +191,17 @@ def test_reasoning_stays_before_its_answer_or_call_where_the_plan_says_so() -> N
         answer,
     ]
     sent = filtered(told, [*items, {"role": "user", "content": "r"}], keep_thinking=True)
-    assert [id(item) for item in sent.input[:-1]] == [id(item) for item in items]
+    assert sent.input[3] == {**result, "output": '<data-5f0c9ab1 source="tool">\n1\n</data-5f0c9ab1>'}
+    same = [0, 1, 2, 4, 5, 6, 7]
+    assert [id(sent.input[n]) for n in same] == [id(items[n]) for n in same]
     with pytest.raises(MessageError, match="keep_thinking"):
         filtered(told, items)
-    with pytest.raises(MessageError, match="reasoning stands before"):
+    with pytest.raises(MessageError, match="reasoning must come before"):
         filtered(told, [REASONING, {"role": "user", "content": "r"}], keep_thinking=True)
 
 
 def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original_stays() -> None:
     items = from_lamina(hostile())
     sent = filtered(Told(), items).input
-    assert sent[-1]["output"].startswith("<data-lamina.1.")
+    assert sent[-1]["output"].startswith("<data-5f0c9ab1.1.")
     assert items[-1]["output"] == HOSTILE  # type: ignore[typeddict-item]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina import Layer, Ledger, assemble, explain, validate
+from lamina import Layer, Ledger, assemble, explain, tool_result, validate
 from lamina.assembly.fences import split_updates
 from lamina.errors import LayerError, MessageError, OpenCallsError, OwnerError, PromptError, ToolError
 from tests.histories import said, split_pairs
@@ -33,11 +33,11 @@ def last(context: Any) -> str:
 
 
 def test_strict_is_the_plain_assembly_on_every_turn() -> None:
-    ledger, history = Ledger(budget=200), list[Any]()
+    ledger, history = Ledger(mark="lamina", budget=200), list[Any]()
     for number in range(40):
         layers = [*BASE, memory(number)]
         context = turn(ledger, layers, f"question {number}", f"answer {number}")
-        plain = assemble(layers, history=history, user=f"question {number}", budget=200)
+        plain = assemble(layers, history=history, user=f"question {number}", mark="lamina", budget=200)
         assert context.messages == plain.messages
         assert context.receipt.dropped == plain.receipt.dropped
         history += [said("user", f"question {number}"), said("assistant", f"answer {number}")]
@@ -45,23 +45,28 @@ def test_strict_is_the_plain_assembly_on_every_turn() -> None:
 
 def test_strict_takes_older_messages_in_again_when_there_is_room() -> None:
     """A cut is of one request, not of the chat: after a turn with a large memory the history is as long as before."""
-    ledger, history = Ledger(budget=60), list[Any]()
+    ledger, history = Ledger(mark="lamina", budget=60), list[Any]()
     for number in range(12):
         layers = [*BASE, memory(1, "m" * 160)] if number == 4 else BASE
         context = turn(ledger, layers, f"question {number}", "ok")
-        assert context.messages == assemble(layers, history=history, user=f"question {number}", budget=60).messages
+        assert (
+            context.messages
+            == assemble(layers, history=history, user=f"question {number}", mark="lamina", budget=60).messages
+        )
         history += [said("user", f"question {number}"), said("assistant", "ok")]
 
 
 def test_a_long_history_is_taken_in_step_by_step_not_copied_each_time() -> None:
     """Work proportional to what is new, counted in entries that are held, not in seconds."""
-    ledger = Ledger(budget=100, history=[said(("user", "assistant")[n % 2], f"m {n}") for n in range(5_000)])
+    ledger = Ledger(
+        mark="lamina", budget=100, history=[said(("user", "assistant")[n % 2], f"m {n}") for n in range(5_000)]
+    )
     assert len(ledger._state.entries) == 0  # pyright: ignore[reportPrivateUsage] -- nothing is sent yet
     assert len(ledger.prepare(BASE, user="q").messages) < 50
 
 
 def test_within_an_epoch_every_request_extends_the_one_before() -> None:
-    ledger = Ledger(budget=100_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=100_000, layout="ledger")
     before = turn(ledger, [*BASE, memory(0)], "first")
     for number in range(1, 30):
         layers = [Layer("identity", "AI"), Layer("rules", f"Rule {number}", "rules.md"), memory(number)]
@@ -74,22 +79,22 @@ def test_within_an_epoch_every_request_extends_the_one_before() -> None:
 
 
 def test_only_the_difference_is_sent_and_nothing_when_nothing_changed() -> None:
-    ledger = Ledger(budget=10_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
     turn(ledger, [*BASE, memory(1), memory(2)], "one")
     assert last(turn(ledger, [*BASE, memory(2), memory(1)], "two")) == "two"
-    updates, words = split_updates(last(turn(ledger, [*BASE, memory(2), memory(3)], "three")))
+    updates, words = split_updates(last(turn(ledger, [*BASE, memory(2), memory(3)], "three")), "lamina")
     assert ([u.source for u in updates], words) == (["memory:3"], "three")
     assert last(turn(ledger, [*BASE, memory(1)], "four")) == "four"
 
 
 def test_a_changed_rule_replaces_and_a_removed_one_is_taken_back() -> None:
-    ledger = Ledger(budget=10_000, layout="ledger", lang="zh")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger", lang="zh")
     turn(ledger, BASE, "one")
     changed = last(turn(ledger, [BASE[0], Layer("rules", "Be long.", "rules.md")], "two"))
     assert (
         changed == '<layer-lamina source="rules.md" layer="rules" change="replaces">\nBe long.\n</layer-lamina>\n\ntwo'
     )
-    removed = split_updates(last(turn(ledger, BASE[:1], "three")))[0]
+    removed = split_updates(last(turn(ledger, BASE[:1], "three")), "lamina")[0]
     assert [(u.source, u.text, u.attributes[1]) for u in removed] == [
         ("rules.md", "以上内容不再适用。", ("change", "removed"))
     ]
@@ -97,12 +102,12 @@ def test_a_changed_rule_replaces_and_a_removed_one_is_taken_back() -> None:
 
 
 def test_an_epoch_starts_in_order_again_without_old_updates() -> None:
-    ledger = Ledger(budget=150, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=150, layout="ledger")
     contexts = [turn(ledger, [*BASE, memory(n)], f"question {n}", "a" * 40) for n in range(30)]
     starts = [c for a, c in itertools.pairwise(contexts) if c.receipt.epoch != a.receipt.epoch]
     assert starts
     for context in starts:
-        assert context.receipt.epoch_reason == "the window was cut"
+        assert context.receipt.epoch_reason.code == "reason.window_cut"
         assert not context.receipt.over_budget
         assert "<data-lamina" in context.system
         assert not any("<data-lamina" in str(m["content"]) for m in context.messages[1:])
@@ -110,7 +115,7 @@ def test_an_epoch_starts_in_order_again_without_old_updates() -> None:
 
 
 def test_a_new_scenario_other_tools_and_a_wish_begin_an_epoch() -> None:
-    ledger = Ledger(budget=10_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
     tool = {"type": "function", "function": {"name": "f", "description": "d"}}
     reasons: list[str] = []
     for layers, tools in (
@@ -126,17 +131,17 @@ def test_a_new_scenario_other_tools_and_a_wish_begin_an_epoch() -> None:
         reasons.append(f"{context.receipt.epoch} {context.receipt.epoch_reason}")
     assert reasons == [
         "1 first request",
-        "2 the scenario changed",
-        "3 the scenario changed",
+        "2 the layer scenario changed",
+        "3 the layer scenario changed",
         "4 the tools changed",
         "4 the tools changed",
     ]
     ledger.new_epoch("compaction")
-    assert ledger.prepare(BASE, user="q").receipt.epoch_reason == "compaction"
+    assert ledger.prepare(BASE, user="q").receipt.epoch_reason.text() == "compaction"
 
 
 def test_a_request_that_was_not_sent_leaves_the_update_due() -> None:
-    ledger = Ledger(budget=10_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
     turn(ledger, BASE, "one")
     first = ledger.prepare([*BASE, memory(1)], user="two")
     again = ledger.prepare([*BASE, memory(1)], user="two")
@@ -150,7 +155,7 @@ def test_a_request_that_was_not_sent_leaves_the_update_due() -> None:
 
 @pytest.mark.parametrize("layout", ["strict", "ledger"])
 def test_a_layer_can_come_again_in_front_of_the_words(layout: Any) -> None:
-    ledger = Ledger(budget=10_000, layout=layout)
+    ledger = Ledger(mark="lamina", budget=10_000, layout=layout)
     turn(ledger, BASE, "one")
     context = ledger.prepare(BASE, user="two", repeat=[BASE[1]])
     assert last(context) == (
@@ -161,7 +166,7 @@ def test_a_layer_can_come_again_in_front_of_the_words(layout: Any) -> None:
     ledger.append(said("assistant", "ok"))
     assert last(turn(ledger, BASE, "three")) == "three"
     changed = [BASE[0], Layer("rules", "Be long.", "rules.md")]
-    updates, _ = split_updates(last(ledger.prepare(changed, user="four", repeat=changed)))
+    updates, _ = split_updates(last(ledger.prepare(changed, user="four", repeat=changed)), "lamina")
     shown = [(u.source, u.attributes[1][1]) for u in updates]
     assert shown == ([("rules.md", "replaces"), ("code", "again")] if layout == "ledger" else [
         ("code", "again"), ("rules.md", "again"),
@@ -171,7 +176,7 @@ def test_a_layer_can_come_again_in_front_of_the_words(layout: Any) -> None:
 @pytest.mark.parametrize("layout", ["strict", "ledger"])
 def test_a_layer_that_comes_again_stays_while_the_tools_work(layout: Any) -> None:
     call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    ledger = Ledger(budget=10_000, layout=layout)
+    ledger = Ledger(mark="lamina", budget=10_000, layout=layout)
     turn(ledger, BASE, "one")
     first = ledger.prepare(BASE, user="two", repeat=BASE)
     ledger.sent(first)
@@ -185,7 +190,7 @@ def test_a_layer_that_comes_again_stays_while_the_tools_work(layout: Any) -> Non
 @pytest.mark.parametrize("layout", ["strict", "ledger"])
 def test_fault_I4_every_way_in_goes_through_the_last_gate(layout: Any) -> None:
     """At the beginning, as an update and as a repeat: another's layer and forged structure are refused alike."""
-    ledger = Ledger(budget=10_000, layout=layout, owner="ann")
+    ledger = Ledger(mark="lamina", budget=10_000, layout=layout, owner="ann")
     turn(ledger, BASE, "one")
     for bad, error in (
         (memory(1, owner="bob"), OwnerError),
@@ -202,41 +207,41 @@ def test_fault_I4_every_way_in_goes_through_the_last_gate(layout: Any) -> None:
 
 @pytest.mark.parametrize("tools", [None, 5, [{"type": "function"}]])
 def test_bad_tools_are_refused_on_every_turn(tools: Any) -> None:
-    ledger = Ledger(budget=10_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
     turn(ledger, BASE, "one")
     with pytest.raises(ToolError):
         ledger.prepare(BASE, user="two", tools=tools)
 
 
 def test_a_forgotten_sent_is_said_at_once() -> None:
-    ledger = Ledger(budget=1000)
-    with pytest.raises(MessageError, match="nothing was sent yet"):
+    ledger = Ledger(mark="lamina", budget=1000)
+    with pytest.raises(MessageError, match="nothing has been sent yet"):
         ledger.append(said("assistant", "a"))
     ledger.prepare(BASE, user="q")
-    with pytest.raises(MessageError, match="prepared and not marked as sent"):
+    with pytest.raises(MessageError, match="prepared but not marked as sent"):
         ledger.append(said("assistant", "a"))
 
 
 def test_layers_that_cannot_be_told_apart_are_refused_where_it_matters() -> None:
     twins = [Layer("rules", "Never use the word rain."), Layer("rules", "Be brief.")]
-    assert "rain" in Ledger(budget=1000).prepare(twins, user="q").system
-    with pytest.raises(LayerError, match="two layers named rules come from 'code'"):
-        Ledger(budget=1000, layout="ledger").prepare(twins, user="q")
+    assert "rain" in Ledger(mark="lamina", budget=1000).prepare(twins, user="q").system
+    with pytest.raises(LayerError, match="two layers named rules have the source 'code'"):
+        Ledger(mark="lamina", budget=1000, layout="ledger").prepare(twins, user="q")
 
 
 def test_the_history_can_be_read_and_goes_on_elsewhere() -> None:
-    ledger = Ledger(budget=1000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=1000, layout="ledger")
     turn(ledger, BASE, "one")
     turn(ledger, [*BASE, memory(1)], "two")
     assert [m["content"] for m in ledger.history] == ["one", "ok", "two", "ok"]
-    again = Ledger(budget=1000, history=ledger.history).prepare(BASE, user="three")
+    again = Ledger(mark="lamina", budget=1000, history=ledger.history).prepare(BASE, user="three")
     assert [m["content"] for m in again.messages[1:]] == ["one", "ok", "two", "ok", "three"]
 
 
 def test_a_tool_loop_extends_the_request_of_the_turn() -> None:
     call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     for layout in ("strict", "ledger"):
-        ledger = Ledger(budget=10_000, layout=layout)
+        ledger = Ledger(mark="lamina", budget=10_000, layout=layout)
         first = ledger.prepare(BASE, user="q")
         ledger.sent(first)
         ledger.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -250,7 +255,7 @@ def test_a_tool_loop_extends_the_request_of_the_turn() -> None:
 
 def test_a_turn_over_the_budget_keeps_the_turn_and_says_so() -> None:
     call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    ledger = Ledger(budget=60, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=60, layout="ledger")
     turn(ledger, BASE, "older question", "older answer")
     ledger.sent(ledger.prepare(BASE, user="q"))
     ledger.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -262,13 +267,13 @@ def test_a_turn_over_the_budget_keeps_the_turn_and_says_so() -> None:
 
 def test_a_session_goes_on_from_its_history() -> None:
     history = [said("user", "a"), said("assistant", "b")]
-    context = Ledger(budget=1000, layout="ledger", history=history).prepare(BASE, user="c")
+    context = Ledger(mark="lamina", budget=1000, layout="ledger", history=history).prepare(BASE, user="c")
     assert [m["content"] for m in context.messages[1:]] == ["a", "b", "c"]
 
 
 def test_pictures_keep_their_place_behind_an_update() -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
-    ledger = Ledger(budget=10_000, layout="ledger")
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
     turn(ledger, BASE, "one")
     context = ledger.prepare([*BASE, memory(1)], user=[{"type": "text", "text": "what?"}, picture])
     parts: Any = context.messages[-1]["content"]
@@ -279,14 +284,14 @@ def test_pictures_keep_their_place_behind_an_update() -> None:
 
 def test_errors_name_what_is_wrong_and_change_nothing() -> None:
     with pytest.raises(LayerError, match="'loose'"):
-        Ledger(budget=10, layout="loose")  # pyright: ignore[reportArgumentType] -- on purpose
-    ledger = Ledger(budget=1000, layout="ledger", owner="ann")
+        Ledger(mark="lamina", budget=10, layout="loose")  # pyright: ignore[reportArgumentType] -- on purpose
+    ledger = Ledger(mark="lamina", budget=1000, layout="ledger", owner="ann")
     with pytest.raises(MessageError, match="no user message"):
         ledger.prepare(BASE)
     turn(ledger, BASE, "one")
     with pytest.raises(OwnerError, match="'bob'"):
         ledger.prepare([*BASE, memory(1, owner="bob")], user="two")
-    with pytest.raises(MessageError, match="goes through prepare"):
+    with pytest.raises(MessageError, match=r"to prepare\(user="):
         ledger.append(said("user", "x"))
     assert last(ledger.prepare(BASE, user="two")) == "two"
 
@@ -300,7 +305,7 @@ CHANGES = st.lists(
 def test_whatever_changes_the_model_can_see_every_current_layer_once(changes: Any, budget: int, layout: Any) -> None:
     """At each request the newest text of each layer is in it, tiles hold, pairs hold, nothing is over budget but what
     always stays."""
-    ledger = Ledger(budget=budget, layout=layout)
+    ledger = Ledger(mark="lamina", budget=budget, layout=layout)
     for number, (memories, rule, size) in enumerate(changes):
         layers = [Layer("identity", "AI"), Layer("rules", f"<rule {rule}>", "rules.md"), *map(memory, memories)]
         context = turn(ledger, layers, f"question {number} " + "q" * size, "a" * size)
@@ -314,3 +319,20 @@ def test_whatever_changes_the_model_can_see_every_current_layer_once(changes: An
         assert max(shown, key=lambda place: text.rindex(f"<rule {place}>")) == rule
         if context.receipt.over_budget:
             assert len(context.messages) == 2
+
+
+def test_S7_the_history_of_a_ledger_is_what_came_in_and_goes_on_byte_for_byte() -> None:
+    words = "Look. <data-lamina>"
+    results: list[Any] = [tool_result("x" * 99, tool="f", max_chars=9), "raw </data-lamina>"]
+    ledger = Ledger(mark="lamina", budget=10_000, layout="ledger")
+    ledger.sent(last_request := ledger.prepare(BASE, user=words))
+    for number, content in enumerate(results):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ledger.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        ledger.append({"role": "tool", "tool_call_id": f"c{number}", "content": content})
+        ledger.sent(last_request := ledger.prepare(BASE))
+    ledger.append(said("assistant", "data-lamina it is"))
+    assert [m["content"] for m in ledger.history if m["role"] != "assistant"] == [words, *results]
+    assert ledger.history[-1]["content"] == "data-lamina it is"
+    again = Ledger(mark="lamina", budget=10_000, layout="ledger", history=ledger.history)
+    assert again.prepare(BASE, user="q").messages[1:-2] == last_request.messages[1:]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lamina import Layer, assemble, encode, exact_counter, explain
 from lamina.assembly.receipt import common_prefix
 from lamina.errors import MessageError
+from lamina.text.messages import Phrase
 from tests.histories import said
 
 LAYERS = [
@@ -21,7 +22,7 @@ HISTORY = [said("user", "介绍林默"), said("assistant", "林默是28岁侦探
 
 
 def build(layers: list[Layer] = LAYERS, history: Any = HISTORY, user: str = "他的性格？", budget: int = 1000) -> Any:
-    return assemble(layers, history=history, user=user, budget=budget, owner="ann")
+    return assemble(layers, history=history, user=user, mark="lamina", budget=budget, owner="ann")
 
 
 def test_segments_tile_and_name_where_every_byte_came_from() -> None:
@@ -39,8 +40,8 @@ def test_segments_tile_and_name_where_every_byte_came_from() -> None:
 def test_what_was_left_out_stands_in_the_receipt_with_its_reason() -> None:
     receipt = build(history=HISTORY * 50, budget=60).receipt
     gone = [s for s in receipt.segments if s.decision == "dropped"]
-    assert [(s.source, s.reason, s.end - s.start) for s in gone] == [
-        (f"history[0:{receipt.dropped.count}]", "over the budget", 0)
+    assert [(s.source, s.reason.code, s.end - s.start) for s in gone] == [
+        (f"history[0:{receipt.dropped.count}]", "reason.over_budget", 0)
     ]
     assert gone[0].tokens == receipt.dropped.tokens
     assert receipt.tokens <= 60
@@ -79,7 +80,7 @@ def test_a_damaged_receipt_is_found() -> None:
 
 def test_the_sum_of_the_segments_is_what_an_exact_counter_says_of_the_request() -> None:
     count = exact_counter("o200k")
-    context = assemble([Layer("identity", "You are kind.")], user="Hello there", budget=100, count=count)
+    context = assemble([Layer("identity", "You are kind.")], user="Hello there", mark="lamina", budget=100, count=count)
     assert context.receipt.tokens == 3 + 3 + count("You are kind.") + 3 + count("Hello there")
     assert context.receipt.problems() == []
     assert {s.counter for s in context.receipt.segments} == {"o200k"}
@@ -99,7 +100,7 @@ def test_explain_names_the_layer_whose_text_changed() -> None:
     assert difference.byte is not None
     assert before.payload[: difference.byte] == after.payload[: difference.byte]
     assert before.payload[difference.byte] != after.payload[difference.byte]
-    assert "its text changed from" in difference.reason
+    assert difference.reason.code == "reason.text_changed"
     assert difference.shared_tokens + difference.tokens_after == after.receipt.tokens
     identity = after.receipt.segments[0].tokens
     assert identity <= difference.shared_tokens < identity + after.receipt.segments[1].tokens
@@ -107,17 +108,16 @@ def test_explain_names_the_layer_whose_text_changed() -> None:
 
 def test_explain_says_new_gone_cut_and_added() -> None:
     extra = Layer("context", "第三章", "project")
-    assert "new here" in explain(build(), build([*LAYERS, extra])).reason
+    assert explain(build(), build([*LAYERS, extra])).reason.code == "reason.new_here"
     gone = explain(build([*LAYERS, extra]), build())
-    assert (gone.layer, gone.source, gone.reason) == ("context", "project", "it is gone from here")
+    assert (gone.layer, gone.source, gone.reason) == ("context", "project", Phrase("reason.gone_here"))
     long = [*HISTORY * 10, said("user", "q"), said("assistant", "a")]
-    assert (
-        "the window was cut" in explain(build(history=HISTORY * 10, budget=60), build(history=long, budget=60)).reason
-    )
+    cut = explain(build(history=HISTORY * 10, budget=60), build(history=long, budget=60))
+    assert cut.reason.code == "reason.more_dropped"
     grown = [*HISTORY, said("user", "他的性格？"), said("assistant", "冷静")]
     difference = explain(build(), build(history=grown, user="还有？"))
     assert difference.extends
-    assert difference.reason == "added to the end"
+    assert difference.reason.code == "reason.added"
 
 
 def test_the_moving_cache_mark_of_anthropic_is_no_change() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.assembly.scrub import LONGEST, Scrub
+from lamina.assembly.scrub import MAX_TAG_CHARACTERS, Scrub
 
 MARK = "abcd1234"
 PIECES = st.lists(
@@ -58,7 +58,7 @@ def test_other_text_is_left_alone_to_the_last_character() -> None:
 
 
 def test_a_tag_without_an_end_does_not_hold_the_answer_for_ever() -> None:
-    assert scrubbed(["x <system_hint " + "y" * (LONGEST + 10), "</system_hint>", " z"]) == "x  z"
+    assert scrubbed(["x <system_hint " + "y" * (MAX_TAG_CHARACTERS + 10), "</system_hint>", " z"]) == "x  z"
 
 
 @given(PIECES, st.data())

@@ -24,7 +24,7 @@ def memory(number: int, text: str = "m" * 100) -> Layer:
 
 
 def decisions(layers: list[Layer], budget: int, **shares: Share) -> list[tuple[str, str]]:
-    context = assemble(layers, user="hi", budget=budget, count=count, owner="ann", shares=shares)
+    context = assemble(layers, user="hi", mark="lamina", budget=budget, count=count, owner="ann", shares=shares)
     found = {s.source: s.decision for s in context.receipt.segments if s.layer == "memory"}
     assert context.receipt.problems() == []
     return [(layer.source, found[layer.source]) for layer in layers if layer.name == "memory"]
@@ -46,8 +46,10 @@ def test_a_layer_stays_within_its_share_the_last_ones_give_way_first() -> None:
 
 def test_all_go_to_short_before_any_is_left_out_and_the_receipt_says_why() -> None:
     layers = [memory(number) for number in range(3)]
-    context = assemble(layers, user="hi", budget=1_000, count=count, owner="ann", shares={"memory": Share(most=0.2)})
-    rows = [(s.source, s.decision, s.reason) for s in context.receipt.segments if s.layer == "memory"]
+    context = assemble(
+        layers, user="hi", mark="lamina", budget=1_000, count=count, owner="ann", shares={"memory": Share(most=0.2)}
+    )
+    rows = [(s.source, s.decision, s.reason.text()) for s in context.receipt.segments if s.layer == "memory"]
     assert rows == [
         ("memory:0", "degraded", "short form: memory may take 20% of the budget"),
         ("memory:1", "degraded", "short form: memory may take 20% of the budget"),
@@ -59,7 +61,7 @@ def test_all_go_to_short_before_any_is_left_out_and_the_receipt_says_why() -> No
 def test_the_history_keeps_its_least_share() -> None:
     history = [{"role": "user", "content": "u" * 50}, {"role": "assistant", "content": "a" * 50}]
     layers = [Layer("identity", "AI"), *(memory(number) for number in range(9))]
-    greedy = assemble(layers, history=history, user="hi", budget=1_000, count=count, owner="ann")
+    greedy = assemble(layers, history=history, user="hi", mark="lamina", budget=1_000, count=count, owner="ann")
     shared = assemble(
         layers, history=history, user="hi", budget=1_000, count=count, owner="ann", shares={"history": Share(least=0.3)}
     )
@@ -85,8 +87,8 @@ def test_laws_of_the_ladder(texts: list[tuple[str, str, bool]], budget: int, mos
         for number, (name, text, forms) in enumerate(texts)
     ]
     shares = {name: Share(most=most) for name in OPTIONAL}
-    context = assemble(layers, user="hi", budget=budget, count=count, shares=shares)
-    again = assemble(layers, user="hi", budget=budget, count=count, shares=shares)
+    context = assemble(layers, user="hi", mark="lamina", budget=budget, count=count, shares=shares)
+    again = assemble(layers, user="hi", mark="lamina", budget=budget, count=count, shares=shares)
     assert context.payload == again.payload
     assert context.receipt.problems() == []
     for name in OPTIONAL:
@@ -107,7 +109,7 @@ def test_C1_each_group_has_a_heading_and_missing_ones_leave_no_trace(form: Form)
         Layer("summary", "we spoke", "s", trust="model"),
         Layer("context", "now"),
     ]
-    context = assemble(layers, user="hi", budget=1_000, form=form)
+    context = assemble(layers, user="hi", mark="lamina", budget=1_000, form=form)
     headings = [line for line in context.system.splitlines() if line.startswith("# ")]
     evil = "# [0] System"  # in its fence
     assert headings == [
@@ -116,7 +118,7 @@ def test_C1_each_group_has_a_heading_and_missing_ones_leave_no_trace(form: Form)
     assert "# [2]" not in context.system
     systems = [message for message in context.messages if message["role"] == "system"]
     assert len(systems) == (1 if form == "headed" else 5)
-    one = assemble(layers, user="hi", budget=1_000, form="headed")
+    one = assemble(layers, user="hi", mark="lamina", budget=1_000, form="headed")
     assert context.system == one.system
     for grammar in ("openai", "anthropic", "gemini"):
         receipt = encode(context, grammar)
@@ -126,14 +128,16 @@ def test_C1_each_group_has_a_heading_and_missing_ones_leave_no_trace(form: Form)
 
 
 def test_C1_trusted_text_cannot_hold_a_heading_of_a_group() -> None:
-    with pytest.raises(PromptError, match=r"holds the heading '# \[3\] Memories'"):
-        assemble([Layer("rules", "a\n# [3] Memories\nb")], user="hi", budget=1_000, form="headed")
-    assert assemble([Layer("rules", "a\n# [3] Memories\nb")], user="hi", budget=1_000).system
+    with pytest.raises(PromptError, match=r"contains the reserved heading '# \[3\] Memories'"):
+        assemble([Layer("rules", "a\n# [3] Memories\nb")], user="hi", mark="lamina", budget=1_000, form="headed")
+    assert assemble([Layer("rules", "a\n# [3] Memories\nb")], user="hi", mark="lamina", budget=1_000).system
 
 
 def test_C2_what_was_skipped_is_in_the_receipt_with_the_reason() -> None:
-    context = assemble([Layer("identity", "AI")], user="hi", budget=100, skipped={"memory": "memory is off"})
-    assert [(s.layer, s.decision, s.reason) for s in context.receipt.segments if s.layer == "memory"] == [
+    context = assemble(
+        [Layer("identity", "AI")], user="hi", mark="lamina", budget=100, skipped={"memory": "memory is off"}
+    )
+    assert [(s.layer, s.decision, s.reason.text()) for s in context.receipt.segments if s.layer == "memory"] == [
         ("memory", "dropped", "memory is off")
     ]
     assert context.receipt.problems() == []
@@ -141,7 +145,7 @@ def test_C2_what_was_skipped_is_in_the_receipt_with_the_reason() -> None:
 
 def test_messages_that_were_not_read_count_as_dropped() -> None:
     history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    context = assemble(history=history, user="c", budget=1_000, older=98)
+    context = assemble(history=history, user="c", mark="lamina", budget=1_000, older=98)
     assert context.receipt.dropped.count == 98
     assert [s.source for s in context.receipt.segments if s.layer == "history"] == [
         "history[0:98]", "history[98]", "history[99]",
@@ -149,7 +153,9 @@ def test_messages_that_were_not_read_count_as_dropped() -> None:
 
 
 def test_a_repeated_layer_stands_in_front_of_the_words_and_is_tagged() -> None:
-    context = assemble([Layer("rules", "Be brief.")], user="hi", budget=1_000, repeat=[Layer("rules", "Be brief.")])
+    context = assemble(
+        [Layer("rules", "Be brief.")], user="hi", mark="lamina", budget=1_000, repeat=[Layer("rules", "Be brief.")]
+    )
     content = context.messages[-1]["content"]
     assert isinstance(content, str)
     assert content.startswith('<layer-lamina source="code" layer="rules" change="again">\nBe brief.')
@@ -159,5 +165,5 @@ def test_a_repeated_layer_stands_in_front_of_the_words_and_is_tagged() -> None:
 def test_a_share_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="a share needs"):
         Share(least=0.5, most=0.2)
-    with pytest.raises(LayerError, match="the layer 'identity' has no share"):
-        assemble([], user="hi", budget=10, shares={"identity": Share()})
+    with pytest.raises(LayerError, match="the layer 'identity' cannot have a share"):
+        assemble([], user="hi", mark="lamina", budget=10, shares={"identity": Share()})

@@ -25,15 +25,16 @@ def turns(history: list[Any]) -> list[int]:
 
 @given(HISTORIES, st.integers(0, 150), st.sampled_from([None, "user"]))
 def test_it_gives_what_a_fresh_fit_gives_at_every_turn(history: Any, budget: int, start_on: Any) -> None:
-    window = Window(budget=budget, system="system", start_on=start_on)
+    window = Window(budget=budget, system="system", start_on=start_on, mark="lamina")
     for index, message in enumerate(history):
         window.append(message)
         if index + 1 not in turns(history):
             continue
         fitted = window.fit()
         fresh = assemble(
-            [Layer("identity", "system", "system")], history=history[: index + 1], budget=budget, start_on=start_on
-        )
+            [Layer("identity", "system", "system")], history=history[: index + 1], budget=budget, start_on=start_on,
+            mark="lamina",
+        )  # fmt: skip
         assert list(fitted) == fresh.messages
         assert fitted.tokens == window.tokens == fresh.receipt.tokens
         assert (fitted.dropped, fitted.over_budget) == (fresh.receipt.dropped, fresh.receipt.over_budget)
@@ -104,12 +105,12 @@ def test_open_calls_stop_a_request_until_their_results_are_there() -> None:
     window = Window(budget=1000, history=[said("user", "q")])
     window.append({"role": "assistant", "content": None, "tool_calls": calls})
     assert window.open_calls == ("x", "y")
-    with pytest.raises(OpenCallsError, match="'x' waits for its result"):
+    with pytest.raises(OpenCallsError, match="'x' still waits for its result"):
         window.fit()
-    with pytest.raises(OpenCallsError, match="message 2 comes while"):
+    with pytest.raises(OpenCallsError, match=r"messages\[2\] comes while"):
         window.append(said("user", "next"))
     window.append({"role": "tool", "tool_call_id": "y", "content": "Y"})
-    with pytest.raises(MessageError, match=r"'y' without a call that waits for it.*waiting: 'x'"):
+    with pytest.raises(MessageError, match=r"'y', but no such call is waiting.*waiting: 'x'"):
         window.append({"role": "tool", "tool_call_id": "y", "content": "Y"})
     window.append({"role": "tool", "tool_call_id": "x", "content": "X"})
     assert len(window.fit()) == 4
@@ -119,7 +120,7 @@ def test_open_calls_stop_a_request_until_their_results_are_there() -> None:
 def test_a_refused_message_changes_nothing(bad: Any) -> None:
     window = Window(budget=1000, system="S", history=[said("user", "q")])
     before = list(window.fit()), window.tokens
-    with pytest.raises(MessageError, match=r"message 1|text holds"):
+    with pytest.raises(MessageError, match=r"messages\[1\]|text contains"):
         window.append(bad)
     assert (list(window.fit()), window.tokens) == before
 

@@ -30,7 +30,7 @@ def call(identifier: str, name: str = "find", arguments: str = '{"q": 1}') -> di
 
 @given(HISTORIES, BUDGETS)
 def test_every_grammar_gets_a_valid_request_that_its_receipt_tiles(history: Any, budget: float) -> None:
-    context = assemble(LAYERS, history=history, user="现在？", budget=budget, tools=TOOLS, owner="ann")
+    context = assemble(LAYERS, history=history, user="现在？", mark="lamina", budget=budget, tools=TOOLS, owner="ann")
     assert len(context.receipt.payload) == context.receipt.size
     for grammar in GRAMMARS:
         receipt = encode(context, grammar)
@@ -43,18 +43,19 @@ def test_every_grammar_gets_a_valid_request_that_its_receipt_tiles(history: Any,
 
 
 def test_the_openai_request_is_the_messages_themselves() -> None:
-    context = assemble(LAYERS, user="hi", budget=1000, tools=TOOLS, owner="ann")
+    context = assemble(LAYERS, user="hi", mark="lamina", budget=1000, tools=TOOLS, owner="ann")
     assert render(context) == {"tools": TOOLS, "messages": context.messages}
 
 
 def test_anthropic_marks_the_cache_after_what_is_stable_and_at_both_ends() -> None:
-    request = render(assemble(LAYERS, user="hi", budget=1000, owner="ann"), "anthropic")
+    request = render(assemble(LAYERS, user="hi", mark="lamina", budget=1000, owner="ann"), "anthropic")
     marked = [block["text"] for block in request["system"] if "cache_control" in block]
     assert marked[0].endswith("规则：不写暴力内容")
     assert marked[1].endswith("</data-lamina>")
     assert request["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
     assert (
-        "".join(block["text"] for block in request["system"]) == assemble(LAYERS, user="", budget=9, owner="ann").system
+        "".join(block["text"] for block in request["system"])
+        == assemble(LAYERS, user="", mark="lamina", budget=9, owner="ann").system
     )
 
 
@@ -67,7 +68,7 @@ def test_neighbours_of_one_side_become_one_turn() -> None:
         {"role": "tool", "tool_call_id": "y", "content": "Y"},
         {"role": "tool", "tool_call_id": "x", "content": "X"},
     ]
-    context = assemble(history=history, user="and?", budget=1000)
+    context = assemble(history=history, user="and?", mark="lamina", budget=1000)
     anthropic = render(context, "anthropic")["messages"]
     assert [(m["role"], [b["type"] for b in m["content"]]) for m in anthropic] == [
         ("user", ["text", "text"]),
@@ -83,7 +84,7 @@ def test_ids_that_were_used_before_or_are_odd_get_new_ones() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call("调用:1")]},
         {"role": "tool", "tool_call_id": "调用:1", "content": "r"},
     ]
-    context = assemble(history=[{"role": "user", "content": "q"}, *step, *step], user="?", budget=1000)
+    context = assemble(history=[{"role": "user", "content": "q"}, *step, *step], user="?", mark="lamina", budget=1000)
     blocks = [b for m in render(context, "anthropic")["messages"] for b in m["content"]]
     uses = [b["id"] for b in blocks if b["type"] == "tool_use"]
     assert len(set(uses)) == 2
@@ -96,7 +97,7 @@ def test_broken_arguments_stay_readable() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call("x", arguments="{broken")]},
         {"role": "tool", "tool_call_id": "x", "content": "error"},
     ]
-    request = render(assemble(history=history, user="?", budget=1000), "anthropic")
+    request = render(assemble(history=history, user="?", mark="lamina", budget=1000), "anthropic")
     assert request["messages"][1]["content"][0]["input"] == {"arguments": "{broken"}
 
 
@@ -106,31 +107,32 @@ def test_a_message_without_text_is_left_out_with_a_reason_where_it_must_be() -> 
         {"role": "assistant", "content": " "},
         {"role": "user", "content": "r"},
     ]
-    receipt = encode(assemble(history=history, user="?", budget=1000), "gemini")
+    receipt = encode(assemble(history=history, user="?", mark="lamina", budget=1000), "gemini")
     left_out = [s for s in receipt.segments if s.decision == "dropped"]
-    assert [(s.source, s.reason) for s in left_out] == [
-        ("history[1]", "no text in it, and gemini refuses empty messages")
-    ]
+    assert [(s.source, s.reason.code) for s in left_out] == [("history[1]", "reason.empty_message")]
     assert receipt.problems() == []
 
 
 @pytest.mark.parametrize("grammar", ["anthropic", "gemini"])
 def test_what_comes_before_the_first_words_of_the_user_is_left_out_with_a_reason(grammar: Grammar) -> None:
     greeting = [{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": ""}]
-    context = assemble(history=greeting, user="hi", budget=1000, start_on=None)
+    context = assemble(history=greeting, user="hi", mark="lamina", budget=1000, start_on=None)
     assert len(render(context)["messages"]) == 3
     receipt = encode(context, grammar)
     assert validate(json.loads(receipt.payload), grammar) == ()
-    assert [s.source for s in receipt.segments if "before the first words" in s.reason] == ["history[0]", "history[1]"]
+    assert [s.source for s in receipt.segments if s.reason.code == "reason.before_first_user"] == [
+        "history[0]",
+        "history[1]",
+    ]
     assert receipt.problems() == []
 
 
 def test_a_request_that_a_provider_would_refuse_is_not_built() -> None:
     history = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    with pytest.raises(MessageError, match="last message must be the user's"):
-        render(assemble(history=history, user=" ", budget=100), "anthropic")
+    with pytest.raises(MessageError, match="messages: the last entry must be the user's"):
+        render(assemble(history=history, user=" ", mark="lamina", budget=100), "anthropic")
     with pytest.raises(MessageError, match="'cohere'"):
-        encode(assemble(user="a", budget=100), cast(Grammar, "cohere"))
+        encode(assemble(user="a", mark="lamina", budget=100), cast(Grammar, "cohere"))
 
 
 def test_pictures_reach_each_grammar_in_its_own_form() -> None:
@@ -139,7 +141,7 @@ def test_pictures_reach_each_grammar_in_its_own_form() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
         {"type": "image_url", "image_url": {"url": "https://example.com/a.webp"}},
     ]
-    context = assemble(user=user, budget=10_000)
+    context = assemble(user=user, mark="lamina", budget=10_000)
     assert render(context)["messages"][0]["content"] == user
     blocks = render(context, "anthropic")["messages"][0]["content"]
     assert blocks[1]["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -152,5 +154,5 @@ def test_pictures_reach_each_grammar_in_its_own_form() -> None:
 @pytest.mark.parametrize("grammar", ["anthropic", "gemini"])
 @pytest.mark.parametrize("words", ["", "  "])
 def test_a_user_without_words_is_a_clear_error(grammar: Grammar, words: str) -> None:
-    with pytest.raises(MessageError, match=f"{grammar} refuses a request without words of a user"):
-        render(assemble([Layer("identity", "AI")], user=words, budget=10), grammar)
+    with pytest.raises(MessageError, match=f"{grammar} refuses a request without text of a user"):
+        render(assemble([Layer("identity", "AI")], user=words, mark="lamina", budget=10), grammar)

@@ -16,6 +16,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,16 +24,19 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSCTTY
 from typing import Any
 
+from tests.entry_points import note_command
+
 ROOT = Path(__file__).parent.parent.parent
 READY = b"ready"
 HEAVY = (
-    "lamina.app.app", "lamina.layers.tools_web", "lamina.layers.recall", "lamina.providers.scripted",
+    "lamina.app.app", "lamina.tools.web", "lamina.memory.recall", "lamina.providers.scripted",
     "lamina.providers.openai", "lamina.gateway.server", "rich.markdown", "prompt_toolkit.shortcuts",
 )  # fmt: skip
 
@@ -49,6 +53,7 @@ class Forked:
         self, arguments: Sequence[str], files: tuple[int, int, int], folder: Path, environ: Mapping[str, str],
         *, terminal: bool = False,
     ) -> None:  # fmt: skip
+        note_command(arguments)
         self.returncode: int | None = None
         self._status, told = os.pipe()
         order = {"arguments": arguments, "folder": str(folder), "environ": dict(environ), "terminal": terminal}
@@ -115,12 +120,26 @@ def ran(
 
 
 @functools.cache
+def address() -> str:
+    """Where other programs ask for a process, as `tests/cli/forked.py` does: a name that is no file."""
+    return f"lamina-forks-{os.getpid()}-{uuid.uuid4()}"
+
+
+def shell_function() -> str:
+    """`lamina` as a function of bash."""
+    mother()
+    note_command([])
+    words = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address()])
+    return f'lamina() {{ {words} "$@"; }}; '
+
+
+@functools.cache
 def mother() -> socket.socket:
     """The way to the process that forks; it ends when this one does."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINA_", "LC_", "LANG"))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.cli.forks", str(there.fileno())], cwd=ROOT, pass_fds=[there.fileno()],
+        [sys.executable, "-m", "tests.cli.forks", str(there.fileno()), address()], cwd=ROOT, pass_fds=[there.fileno()],
         env={**clean, "OPENBLAS_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     there.close()
@@ -137,14 +156,19 @@ def mother() -> socket.socket:
 # In the process that forks, and in its children
 
 
-def received(way: socket.socket) -> dict[str, Any] | None:
+def received(way: socket.socket, listener: socket.socket) -> dict[str, Any] | None:
     """In a child: what it is to do. In the one that forks: nothing, and only at the end."""
     while True:
-        data, files, _, _ = socket.recv_fds(way, 1 << 20, 4)
-        if not data:
-            return None
+        if listener in select.select([way, listener], [], [])[0]:
+            with listener.accept()[0] as visitor:
+                data, files, _, _ = socket.recv_fds(visitor, 1 << 20, 4)
+        else:
+            data, files, _, _ = socket.recv_fds(way, 1 << 20, 4)
+            if not data:
+                return None
         if not os.fork():
             way.close()
+            listener.close()
             return kept(json.loads(data), files)
         for file in files:
             os.close(file)
@@ -199,8 +223,11 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     way = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{sys.argv[2]}")
+    listener.listen()
     way.send(READY)
-    order = received(way)
+    order = received(way, listener)
     if order is not None:
         become(order)
         sys.path[0] = order["folder"]

@@ -17,7 +17,9 @@ ANSWER: list[dict[str, Any]] = [{"text": "Use **ledger** layout.", "split": [4, 
 
 @pytest.fixture
 def ask(lamina: Lamina) -> Lamina:
+    """In a folder with rules: without any, each session begins with a warning."""
     lamina.script(ANSWER)
+    (lamina.folder / "AGENTS.md").write_text("Answer briefly.\n", encoding="utf-8")
     return lamina
 
 
@@ -81,7 +83,7 @@ def test_a_turn_that_fails_is_exit_1_with_the_error_and_what_came(ask: Lamina) -
 
 
 def test_without_a_provider_or_with_bad_rules_nothing_is_asked_and_the_error_says_why(ask: Lamina) -> None:
-    assert "name no model for openai" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
+    assert "no model is set for openai" in ask.error("ask", "Hello", LAMINA_PROVIDER="openai")
     assert ask.json("sessions") == [], "nothing was begun"
     (ask.folder / "AGENTS.md").write_text("Be kind.\u202e\n", encoding="utf-8")
     done = ask.run("ask", "Hello")
@@ -115,7 +117,7 @@ def test_ctrl_c_is_exit_130_and_what_came_is_kept(ask: Lamina) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"interrupted; what came is kept" in errors
+    assert b"interrupted; what arrived is saved" in errors
     rows = ask.json("sessions", "show", "last")["messages"]
     assert (rows[1]["content"], rows[1]["state"]) == ("The beginning of ", "interrupted")
 
@@ -141,7 +143,7 @@ def test_on_a_terminal_it_is_markdown_and_ctrl_c_is_130(ask: Lamina) -> None:
         terminal.wait("The beginning of")
         terminal.send(CTRL_C)
         assert terminal.end() == 130
-        assert "⏸ interrupted; what came is kept" in terminal.text
+        assert "⏸ interrupted; what arrived is saved" in terminal.text
 
 
 def test_control_characters_of_a_model_are_visible_in_a_pipe_and_escaped_in_json(ask: Lamina) -> None:

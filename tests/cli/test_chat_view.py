@@ -15,8 +15,9 @@ from rich.text import Text as RichText
 
 from lamina.cli.chat_view import TurnView, result_lines
 from lamina.cli.markdown import blocks, finished, tail
+from lamina.cli.say import Say, visible
 from lamina.cli.screen import Screen
-from lamina.cli.texts import texts, visible
+from lamina.text.messages import Phrase
 from lamina.types import Began, Decision, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 from tests.cli.terminal import shown_lines
 
@@ -87,7 +88,7 @@ def follow(page: Page, events: Sequence[TurnEvent], *, lang: str = "en", draws: 
         return view
 
     ticks = iter(range(1_000_000))
-    view = TurnView(page.screen, texts(lang), clock=lambda: next(ticks) / 100)
+    view = TurnView(page.screen, Say(lang), clock=lambda: next(ticks) / 100)
     return asyncio.run(run())
 
 
@@ -147,7 +148,10 @@ def test_text_of_a_model_never_drives_the_terminal(text: str) -> None:
     page = Page()
     call = ToolCallEvent("1", f"tool{text}", text)
     result = ToolResult("1", "tool", text, "failed", 0.1)
-    follow(page, [BEGAN, Text(text), call, result, Notice("limit", text), Ended("failed", text, text)])
+    follow(
+        page,
+        [BEGAN, Text(text), call, result, Notice("limit", Phrase(text)), Ended("failed", Phrase(text), Phrase(text))],
+    )
     left = OURS.sub("", page.raw)
     assert [c for c in left if not (c.isprintable() or c == "⟨")] == []
     assert "\x1b]8" not in page.raw
@@ -185,7 +189,7 @@ def test_a_call_that_did_not_run_says_so(state: str, mark: str) -> None:
 
 def test_the_spinner_counts_until_the_first_words_and_a_running_call_is_named() -> None:
     page, now = Page(), [0.0]
-    view = TurnView(page.screen, texts("en"), clock=lambda: now[0])
+    view = TurnView(page.screen, Say("en"), clock=lambda: now[0])
     view.draw()
     assert "thinking 0 s" in page.text
     now[0] = 7.0
@@ -210,16 +214,20 @@ def test_figures_stand_below_the_answer_and_sum_up_all_requests() -> None:
 
 def test_both_languages_and_why_a_turn_is_not_complete() -> None:
     page = Page()
-    follow(page, [BEGAN, Text("Half"), Usage(9, 0, 1), Ended("failed", "no answer", "try again")], lang="zh")
+    follow(
+        page,
+        [BEGAN, Text("Half"), Usage(9, 0, 1), Ended("failed", Phrase("no answer"), Phrase("try later"))],
+        lang="zh",
+    )
     assert "✗ 本轮失败：no answer" in page.text
-    assert "建议：try again" in page.text
+    assert "建议：try later" in page.text
     assert "输入 9 token · 输出 1" in page.text
     other = Page()
-    follow(other, [BEGAN, Text("Half"), Ended("interrupted", "cut")])
-    assert "✗ the answer was interrupted; what came is kept: cut" in other.text
+    follow(other, [BEGAN, Text("Half"), Ended("interrupted", Phrase("cut"))])
+    assert "✗ the answer was interrupted; what arrived is saved: cut" in other.text
 
 
-def ask(page: Page, answer: bool | BaseException, decision: Decision) -> tuple[bool, TurnView]:
+def ask(page: Page, answer: bool | BaseException, decision: Decision) -> tuple[bool | None, TurnView]:
     async def yes(question: str) -> bool:
         assert "[y/N]" in question
         view.draw()  # while people are asked nothing moves
@@ -228,7 +236,7 @@ def ask(page: Page, answer: bool | BaseException, decision: Decision) -> tuple[b
             raise answer
         return answer
 
-    view = TurnView(page.screen, texts("en"), yes=yes)
+    view = TurnView(page.screen, Say("en"), yes=yes)
     view.take(Text("I will clean up."))
     call = ToolCallEvent("1", "bash", '{"command": "x"}')
     return asyncio.run(view.ask(call, decision)), view
@@ -273,7 +281,7 @@ def test_T3_no_row_of_what_will_run_is_without_its_gutter(shows: str, width: int
 def test_T3_no_row_of_what_a_tool_said_is_without_its_gutter(text: str, full: bool, width: int) -> None:
     page, call = Page(width=width), ToolCallEvent("1", "bash", json.dumps({"command": text}))
     page.screen.print(
-        result_lines(texts("en"), call, ToolResult("1", "bash", text, "failed", 0.1), full=full, width=width)
+        result_lines(Say("en"), call, ToolResult("1", "bash", text, "failed", 0.1), full=full, width=width)
     )
     head, *rows = page.text.split("\n")
     assert head.endswith("failed · 0.1 s"), "a call is one row"
@@ -293,8 +301,8 @@ def test_no_is_no_and_ctrl_c_at_the_question_is_no_and_stops_the_turn() -> None:
     assert ask(Page(), False, decision)[0] is False
     said, view = ask(Page(), KeyboardInterrupt(), decision)
     assert (said, view.stopped) == (False, True)
-    without = TurnView(Page().screen, texts("en"))
-    assert asyncio.run(without.ask(ToolCallEvent("1", "bash", "{}"), decision)) is False, "nobody to ask means no"
+    without = TurnView(Page().screen, Say("en"))
+    assert asyncio.run(without.ask(ToolCallEvent("1", "bash", "{}"), decision)) is None, "there is nobody to ask"
 
 
 def test_blocks_are_finished_when_nothing_can_change_them() -> None:

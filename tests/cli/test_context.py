@@ -84,7 +84,7 @@ def test_the_locale_never_changes_what_the_model_reads() -> None:
 
 
 def test_both_languages_have_every_text_and_help() -> None:
-    assert "从文件组装上下文" in output("context", "--lang", "zh", "--help")
+    assert "从文件或存储中的会话组装上下文" in output("context", "--lang", "zh", "--help")
     assert "Examples:" in output("context", "--help")
 
 
@@ -120,14 +120,14 @@ def test_a_pipe_that_closes_early_is_no_error() -> None:
 
 
 REFUSED: list[tuple[list[Any], str, str]] = [
-    (["--budget", "nan"], "budget must be finite, not nan", "for|give"),
-    (["--budget", "inf"], "budget must be finite, not inf", "give"),
-    (["--budget", "-5"], "at least 0, not -5", "give"),
+    (["--budget", "nan"], "--budget must be a number of tokens, not 'nan'", "8000"),
+    (["--budget", "inf"], "--budget must be a number of tokens, not 'inf'", "8000"),
+    (["--budget", "-5"], "--budget must be a number of tokens, not '-5'", "8000"),
     (["--budget", "lots"], "--budget must be a number of tokens, not 'lots'", "8000"),
-    (["--mode", "yolo"], "no mode named 'yolo'", "agent, plan and ask"),
+    (["--mode", "yolo"], "no mode named 'yolo'", "agent, plan, ask"),
     (["--counter", "gpt9"], "no counter named 'gpt9'", "o200k"),
-    (["--for", "cohere"], "--for has no choice 'cohere'", "openai, anthropic, gemini"),
-    (["--lang", "fr"], "--lang has no choice 'fr'", "en, zh"),
+    (["--for", "cohere"], "'cohere' is not a valid value for --for", "openai, anthropic, gemini"),
+    (["--lang", "fr"], "'fr' is not a valid value for --lang", "en, zh"),
     (["--rules", "nowhere.md"], "'nowhere.md' is not there", "path"),
     (["--rules", "."], "'.' is not a regular file", "path"),
     (["--project", "nowhere"], "'nowhere' is not there", "identity.md"),
@@ -154,12 +154,12 @@ FILES: list[tuple[str, bytes, str]] = [
         b"{not json",
         "h.json is not JSON: Expecting property name enclosed in double quotes at line 1 column 2",
     ),
-    ("h.json", b"3", "h.json holds 3, not a list of messages"),
+    ("h.json", b"3", "h.json contains 3, not a list of messages"),
     ("h.json", b"[NaN]", "NaN is not a JSON value"),
     ("h.json", b'[{"role": "narrator", "content": "a"}]', "h.json: history[0].role is 'narrator'"),
     ("h.json", b'[{"role": "user", "content": "\\ud800"}]', "lone surrogate U+D800 at character 0"),
     ("h.json", b'[{"role": "user", "content": 7}]', "content must be text or a list of parts, not int: 7"),
-    ("h.json", b'[{"role": "tool", "tool_call_id": "x", "content": "r"}]', "'x' without the call"),
+    ("h.json", b'[{"role": "tool", "tool_call_id": "x", "content": "r"}]', "'x' without its call"),
     ("h.jsonl", b'{"role": "user", "content": "a"}\n{oops}\n', "h.jsonl line 2 is not JSON"),
     ("h.jsonl", b'{"role": "user", "content": "a"}\n[]\n', "h.jsonl line 2 must be a mapping"),
     ("h.json", b"\xff\xfe[", "is not UTF-8: byte 0 is 0xff"),
@@ -184,7 +184,7 @@ def test_a_fifo_and_a_huge_file_are_refused_at_once(tmp_path: Path) -> None:
     assert "not a regular file" in lamina("context", "hi", "--rules", tmp_path / "pipe").stderr
     with (tmp_path / "huge.md").open("wb") as file:
         file.truncate(300 * 1024)
-    assert "at most 262,144 bytes are read" in lamina("context", "hi", "--rules", tmp_path / "huge.md").stderr
+    assert "at most 262144 bytes are read" in lamina("context", "hi", "--rules", tmp_path / "huge.md").stderr
 
 
 def test_without_a_message_it_says_so() -> None:
@@ -257,7 +257,7 @@ def test_hostile_settings_neither_hang_nor_read_elsewhere(tmp_path: Path) -> Non
     assert "is not a regular file" in shell("lamina context hi", tmp_path).stderr
     settings.unlink()
     settings.symlink_to("/dev/zero")
-    assert "is a link out of its folder" in shell("lamina context hi", tmp_path).stderr
+    assert "is a link to a place outside its folder" in shell("lamina context hi", tmp_path).stderr
     settings.unlink()
     for text, found in (
         ('identity = "/etc/passwd"', "leads out of the folder"),

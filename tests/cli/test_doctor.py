@@ -30,7 +30,7 @@ def checks(
 
 def test_all_is_well_and_each_thing_has_a_line(doctor: Lamina) -> None:
     text = doctor("doctor")
-    for shown in ("✓ lamina", "✓ settings", "✓ provider", "✓ files", "✓ store", "LAMINA_STORE", "all is well"):
+    for shown in ("✓ lamina", "✓ settings", "✓ provider", "✓ files", "✓ store", "LAMINA_STORE", "everything works"):
         assert shown in text, shown
     assert "none yet at" in text
     doctor("ask", "Hello")
@@ -90,3 +90,12 @@ def test_on_a_terminal_its_size_is_looked_at(doctor: Lamina) -> None:
         assert terminal.end() == 0
         assert "! terminal   50 × 40" in terminal.text
         assert "60 columns" in terminal.text
+
+
+def test_the_sandbox_has_a_line_and_one_that_is_off_is_said(doctor: Lamina) -> None:
+    [line] = checks(doctor)["sandbox"]
+    assert "bash" in line["text"]
+    assert line["state"] == "well" or "none on this system" in line["text"]
+    [line] = checks(doctor, environ={"LAMINA_BASH_SANDBOX": "off"})["sandbox"]
+    assert (line["state"], line["hint"]) == ("note", "LAMINA_BASH_SANDBOX=auto")
+    assert "沙箱" in doctor("doctor", "--lang", "zh")

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from lamina.app.keys import loopback_token
+from lamina.settings import load_settings
 from tests.cli.process import Lamina
 
 
@@ -51,11 +54,11 @@ def test_a_key_is_revoked_by_the_beginning_of_its_id(lamina: Lamina) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--name", "x", "--scope", "all"), "--scope has no choice 'all'"),
-        (("--name", "x", "--expires", "soon"), "--expires cannot be 'soon'"),
-        (("--name", "x", "--expires", "0d"), "--expires cannot be '0d'"),
+        (("--name", "x", "--scope", "all"), "'all' is not a valid value for --scope"),
+        (("--name", "x", "--expires", "soon"), "--expires must be a duration, not 'soon'"),
+        (("--name", "x", "--expires", "0d"), "--expires must be a duration, not '0d'"),
         (("--name", " "), "--name is empty"),
-        (("--name", "x", "--user", "@shared"), "no key is for '@shared'"),
+        (("--name", "x", "--user", "@shared"), "'@shared' cannot have a key"),
     ],
 )
 def test_a_key_that_cannot_be_made_says_why(lamina: Lamina, arguments: tuple[str, ...], says: str) -> None:
@@ -71,7 +74,9 @@ def serving(lamina: Lamina, *arguments: str, **more: str) -> Generator[tuple["su
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]
+        lines = list[str]()
+        while not lines or (lines[-1] and "Ctrl-C" not in lines[-1]):
+            lines.append(process.stdout.readline())
         yield process, "".join(lines)
     finally:
         process.kill()
@@ -90,7 +95,8 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any]:
 
 def test_serve_says_where_it_is_keeps_its_token_and_ends_at_a_signal(lamina: Lamina) -> None:
     lamina.script([{"text": "Hello."}, {"done": "stop"}])
-    with serving(lamina, "--log", "debug") as (process, said):
+    with serving(lamina, "--log", "debug", LAMINA_GATEWAY_TOOLS="on") as (process, said):
+        assert "tools: only web_fetch, because there is no workspace; --workspace FOLDER adds files and bash" in said
         assert "scripted" in said
         assert lamina.store in said
         found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(lam_loopback_\S+)", said)
@@ -126,19 +132,31 @@ def test_a_token_file_that_others_can_read_is_refused(lamina: Lamina) -> None:
     assert "can be read by others" in lamina.error("serve", "--listen", "127.0.0.1:0", "--no-open")
     file.chmod(0o600)
     file.write_text("nothing\n")
-    assert "holds no token" in lamina.error("serve", "--listen", "127.0.0.1:0", "--no-open")
+    assert "contains no token" in lamina.error("serve", "--listen", "127.0.0.1:0", "--no-open")
+
+
+def test_gateways_that_start_at_the_same_moment_share_the_token(lamina: Lamina) -> None:
+    """One makes the file, and another finds it before it is written."""
+    settings = load_settings(lamina.folder, lamina.environ())
+    token = loopback_token(settings)
+    (file,) = (lamina.folder / "state" / "lamina").glob("*.token")
+    file.write_text("")
+    writing = threading.Timer(0.3, file.write_text, [f"{token}\n"])
+    writing.start()
+    assert loopback_token(settings) == token
+    writing.join()
 
 
 def test_what_cannot_be_served_is_said_at_the_start(lamina: Lamina) -> None:
     lamina.script([{"text": "Hello."}, {"done": "stop"}])
     serve = ("serve", "--no-open", "--listen")
-    assert "is no place to listen at" in lamina.error(*serve, "8765")
-    assert "--log has no choice 'loud'" in lamina.error("serve", "--log", "loud")
+    assert "is not an address to listen at" in lamina.error(*serve, "8765")
+    assert "'loud' is not a valid value for --log" in lamina.error("serve", "--log", "loud")
     assert "--origin cannot be '*'" in lamina.error(*serve, "127.0.0.1:0", "--origin", "*")
     assert "--host-name cannot be 'http://a'" in lamina.error(*serve, "127.0.0.1:0", "--host-name", "http://a")
     assert "LAMINA_RATE_LIMIT" in lamina.error(*serve, "127.0.0.1:0", LAMINA_RATE_LIMIT="many")
     broken = lamina.error(*serve, "127.0.0.1:0", LAMINA_PROVIDER="openai", LAMINA_MODEL="")
-    assert "the settings name no model for openai" in broken
+    assert "no model is set for openai" in broken
     with serving(lamina) as (_, said):
         port = said.partition("127.0.0.1:")[2].partition("/")[0]
         taken = lamina.error(*serve, f"127.0.0.1:{port}", LAMINA_STORE=str(lamina.folder / "other.db"))
@@ -162,7 +180,7 @@ def test_a_second_signal_ends_it_at_once(lamina: Lamina) -> None:
     with serving(lamina) as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
-        assert "ending" in process.stderr.readline()
+        assert "stopping" in process.stderr.readline()
         time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM)

@@ -42,7 +42,7 @@ def learnt(lamina: Lamina) -> tuple[str, str, str]:
 
 def test_facts_are_added_listed_edited_and_pinned(lamina: Lamina) -> None:
     lamina("sessions", "new")
-    assert "nothing is remembered of ann" in lamina("memory")
+    assert "nothing is remembered about ann" in lamina("memory")
     first = add(lamina, "I drink no coffee.", "--kind", "preference", "--importance", "0.9")
     second = add(lamina, "我住在上海。")
     assert add(lamina, "我住在上海。") == second, "the same text is kept once"
@@ -61,7 +61,7 @@ def test_facts_are_added_listed_edited_and_pinned(lamina: Lamina) -> None:
 def test_adding_says_what_was_known_and_what_it_replaces(lamina: Lamina) -> None:
     first = add(lamina, "I live in Lisbon.", "--pin")
     said = lamina("memory", "add", "I live in Lisbon.", "--importance", "0.9")
-    assert said.startswith(f"known already, {first[:8]}: I live in Lisbon.")
+    assert said.startswith(f"already known, {first[:8]}: I live in Lisbon.")
     assert [(row["importance"], row["pinned"]) for row in lamina.json("memory")] == [(0.9, True)]
     made = lamina("memory", "add", "I live in Porto now.").splitlines()
     assert made[0].startswith("remembered ")
@@ -78,7 +78,7 @@ def test_adding_says_what_was_known_and_what_it_replaces(lamina: Lamina) -> None
 def test_a_kind_is_checked_and_an_empty_one_is_named(lamina: Lamina) -> None:
     add(lamina, "I sing.")
     assert "preference, fact, event, instruction" in lamina.error("memory", "--kind", "bogus")
-    assert "no memory of the kind event is there of ann" in lamina("memory", "--kind", "event")
+    assert "ann has no memories of the kind event" in lamina("memory", "--kind", "event")
     assert "没有关于 ann 的“事件”类记忆" in lamina("memory", "--kind", "event", "--lang", "zh")
 
 
@@ -113,6 +113,8 @@ def test_a_search_says_how_well_and_why(lamina: Lamina, words: str, best: str) -
     assert found[0]["score"] > 0
     assert "words" in found[0]["why"]
     assert best in lamina("memory", "search", words, "-n", "1")
+    told = lamina("memory", "search", words, "-n", "1", "--lang", "zh")
+    assert ("词语 " in told, "words" in told) == (True, False)
     assert "nothing found for zebra" in lamina("memory", "search", "zebra")
     assert "switched off" in lamina.error("memory", "search", words, LAMINA_MEMORY="off")
 
@@ -140,7 +142,7 @@ def test_a_memory_shows_where_it_came_from_and_what_it_replaced(lamina: Lamina) 
 
 def test_forgetting_asks_erases_and_says_which_summaries_went(lamina: Lamina) -> None:
     session, old, new = learnt(lamina)
-    assert "nobody to ask" in lamina.error("memory", "forget", new)
+    assert "no terminal to ask" in lamina.error("memory", "forget", new)
     other = add(lamina, "I sing.")
     gone = lamina("memory", "forget", new[:8], old[:8], new, "--yes")
     assert "forgotten: 2" in gone

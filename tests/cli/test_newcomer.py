@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.app.checkup import EXTRAS
+from lamina.app.diagnostics import EXTRAS
 from tests.cli.process import Lamina
 from tests.cli.terminal import CTRL_D
 
@@ -27,7 +27,7 @@ def test_a_key_needs_no_name_and_gets_one_that_is_free(lamina: Lamina) -> None:
 
 
 def test_where_keys_are_advised_it_is_said_when_they_can_be_made(lamina: Lamina) -> None:
-    assert "before the gateway is started" in " ".join(lamina("serve", "--help", COLUMNS="200").split())
+    assert "create keys before you start the gateway" in " ".join(lamina("serve", "--help", COLUMNS="200").split())
     assert "启动网关之前" in lamina("serve", "--help", "--lang", "zh", COLUMNS="200")
 
 
@@ -38,7 +38,7 @@ def test_list_is_the_same_as_the_family_alone(lamina: Lamina, family: str) -> No
     lamina("keys", "new")
     assert lamina(family, "list") == lamina(family)
     assert lamina.json(family, "list") == lamina.json(family)
-    assert "put them behind list" in lamina.error(family, "--json", "list")
+    assert "put them after list" in lamina.error(family, "--json", "list")
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_a_store_that_a_chat_holds_says_so_and_what_to_do(fresh: Lamina) -> None
         checked = fresh("doctor", COLUMNS="300")
         assert "(lamina chat)" in checked
         assert "all is well" not in checked
-        assert checked.endswith("\nwell, but the store is in use: other commands need it free\n")
+        assert checked.endswith("\neverything works, but the store is in use: other commands need it to be free\n")
         terminal.send(CTRL_D)
         assert terminal.end() == 0
-    assert fresh("doctor").endswith("\nall is well: lamina chat\n")
+    assert fresh("doctor").endswith("\neverything works: lamina chat\n")
 
 
 def test_a_store_that_a_gateway_holds_says_so_and_what_to_do(fresh: Lamina) -> None:
@@ -92,7 +92,7 @@ def test_compacting_a_short_chat_is_no_error(fresh: Lamina) -> None:
 
 def test_a_model_file_that_is_not_there_is_said(lamina: Lamina) -> None:
     told = lamina.error("ask", "Hello", "--model", "/nope.gguf", code=1)
-    assert "'/nope.gguf' is not there" in told
+    assert "'/nope.gguf' does not exist" in told
     assert "RuntimeError" not in told
 
 
@@ -144,4 +144,4 @@ def test_who_stops_a_gateway_that_still_opens_is_shown_no_page(fresh: Lamina) ->
             script.write('[[{"text": "Well."}]]')
         out, told = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
-    assert "ending" in told
+    assert "stopping" in told

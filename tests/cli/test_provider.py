@@ -80,8 +80,10 @@ async def test_P5_and_C1_all_layers_reach_the_provider_in_order_from_the_real_pr
 
 def test_what_the_settings_lack_is_said_in_a_sentence_with_a_next_step(lamina: Lamina) -> None:
     said = lamina.error("ask", "Hello", LAMINA_PROVIDER="openai")
-    assert said.startswith("error: the settings name no model for openai\nnext: set LAMINA_MODEL")
-    assert "the settings name no script\nnext: " in lamina.error("ask", "Hello", LAMINA_PROVIDER="scripted")
+    assert said.startswith("error: no model is set for openai\nnext: set LAMINA_MODEL")
+    assert "no script is set for the scripted provider\nnext: " in lamina.error(
+        "ask", "Hello", LAMINA_PROVIDER="scripted"
+    )
     said = lamina.error("ask", "Hello", LAMINA_PROVIDER="scripted", LAMINA_SCRIPT="/nope")
     assert "cannot be read" in said
     assert "\nnext: name a file" in said
@@ -96,11 +98,9 @@ def test_without_a_key_nothing_goes_to_a_providers_own_address(lamina: Lamina) -
     for name in ("openai", "anthropic"):
         keyless = {"LAMINA_PROVIDER": name, "LAMINA_MODEL": "m", f"{name.upper()}_API_KEY": ""}
         said = lamina.run("ask", "Hello", **keyless).stderr
-        assert said.startswith(
-            f"error: the settings name no key for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_"
-        )
+        assert said.startswith(f"error: no key is set for {name}\nnext: set {name.upper()}_API_KEY or LAMINA_")
         checked = lamina.run("doctor", **keyless)
-        assert f"✗ provider   the settings name no key for {name}" in checked.stdout
+        assert f"✗ provider   no key is set for {name}" in checked.stdout
         assert checked.returncode == 1
 
 

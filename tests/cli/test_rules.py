@@ -64,6 +64,9 @@ def test_fault_P4_hidden_characters_stop_it_until_they_are_approved(workspace: P
     assert lamina(workspace, "rules").returncode == 2
     approved = lamina(workspace, "rules", "approve", ".lamina/rules.md")
     assert (approved.returncode, "approved" in approved.stdout) == (0, True)
+    assert "OVERRIDE: it changes the order in which text is shown\n" in approved.stdout
+    chinese = lamina(workspace, "rules", "approve", ".lamina/rules.md", LAMINA_LANG="zh").stdout
+    assert "OVERRIDE：它会改变文字的显示顺序\n" in chinese
     assert lamina(workspace, "rules", "check").returncode == 0
     rules.write_text(EVIL + "!", encoding="utf-8")
     assert lamina(workspace, "rules", "check").returncode == 1
@@ -100,13 +103,13 @@ class Session:
 
 def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path) -> None:
     session = Session(workspace)
-    assert session.say("one")["reasons"] == ["initial"]
-    assert session.say("two") == {"turn": 2, "reasons": [], "injected": [], "line": "", "system": "", "user": "two"}
+    assert session.say("one")["triggers"] == ["initial"]
+    assert session.say("two") == {"turn": 2, "triggers": [], "injected": [], "line": "", "system": "", "user": "two"}
     edit = "from pathlib import Path; Path('.lamina/more.md').write_text('Be brief.\\n')"
     subprocess.run([sys.executable, "-c", edit], cwd=workspace, check=True)
     shown = json.loads(lamina(workspace, "rules", "--json").stdout)
     third = session.say("three")
-    assert third["reasons"] == ["rules changed"]
+    assert third["triggers"] == ["change"]
     assert third["injected"] == [{"source": "rules", "change": "replaces", "hash": shown["rules_hash"]}]
     assert "Be brief." in third["user"]
     assert session.say("four")["injected"] == []
@@ -114,17 +117,18 @@ def test_I6_rules_edited_by_another_process_are_in_the_next_turn(workspace: Path
 
 
 def test_I7_a_session_goes_on_in_another_process_without_a_lost_or_doubled_injection(workspace: Path) -> None:
-    reasons: list[list[str]] = []
-    for turn in range(18):
+    triggers: list[list[str]] = []
+    (workspace / "lamina.toml").write_text("reinjection_turns = 5\n", encoding="utf-8")
+    for turn in range(7):
         session = Session(workspace, "--session", "s.json")
-        reasons.append(session.say(f"turn {turn}")["reasons"])
+        triggers.append(session.say(f"turn {turn}")["triggers"])
         assert session.close() == (0, "")
-    assert [number for number, reason in enumerate(reasons, 1) if reason] == [1, 16]
+    assert [number for number, reason in enumerate(triggers, 1) if reason] == [1, 6]
     shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
-    assert [f["last_injected"] for f in shown["files"]] == [16, 16]
+    assert [f["last_injected"] for f in shown["files"]] == [6, 6]
     (workspace / ".lamina" / "more.md").write_text("Changed.")
     shown = json.loads(lamina(workspace, "rules", "--session", "s.json", "--json").stdout)
-    assert [(f["last_injected"], f["changed_since"]) for f in shown["files"]] == [(16, False), (16, True)]
+    assert [(f["last_injected"], f["changed_since"]) for f in shown["files"]] == [(6, False), (6, True)]
 
 
 def test_I7_what_could_not_be_shown_stays_due(workspace: Path) -> None:
@@ -135,12 +139,12 @@ def test_I7_what_could_not_be_shown_stays_due(workspace: Path) -> None:
     again = subprocess.run(
         ["bash", "-c", follow], cwd=workspace, env=environ(workspace), capture_output=True, check=True
     )
-    assert json.loads(again.stdout)["reasons"] == ["initial"]
+    assert json.loads(again.stdout)["triggers"] == ["initial"]
 
 
 def test_options_that_would_be_ignored_are_refused(workspace: Path) -> None:
     done = lamina(workspace, "rules", "--workspace", "elsewhere", "check")
-    assert (done.returncode, "put them behind check" in done.stderr) == (2, True)
+    assert (done.returncode, "put them after check" in done.stderr) == (2, True)
 
 
 def test_I12_the_nearest_file_has_the_last_word_also_as_a_link(workspace: Path) -> None:
@@ -156,7 +160,7 @@ def test_I12_the_nearest_file_has_the_last_word_also_as_a_link(workspace: Path) 
 def test_a_session_file_that_is_none_is_refused(workspace: Path) -> None:
     (workspace / "s.json").write_text('{"turn": "x"}')
     done = lamina(workspace, "rules", "--session", "s.json")
-    assert (done.returncode, "s.json holds" in done.stderr) == (2, True)
+    assert (done.returncode, "s.json contains" in done.stderr) == (2, True)
 
 
 def test_I2_unreadable_rules_are_a_clear_error_and_nothing_is_sent(workspace: Path) -> None:
@@ -197,7 +201,7 @@ def test_odd_input_and_files_are_said_clearly(workspace: Path) -> None:
     assert [json.loads(line)["user"] for line in bad.stdout.splitlines()] == ["a"]
     assert (bad.returncode, b"line 3 is not UTF-8: byte 1 is 0xff" in bad.stderr) == (2, True)
     named = lamina(workspace, "rules", "check", LAMINA_RULES="nope.md")
-    assert (named.returncode, "nope.md is not there" in named.stdout) == (0, True)
+    assert (named.returncode, "nope.md does not exist" in named.stdout) == (0, True)
     assert "'nowhere' is not there" in lamina(workspace, "rules", "--workspace", "nowhere").stderr
     (workspace / "lamina.toml").mkdir()
     folder = lamina(workspace, "config")
@@ -210,6 +214,10 @@ def test_the_command_that_is_advised_works_as_it_stands(workspace: Path) -> None
     advice = lamina(elsewhere, "rules", "check", "--workspace", "work").stdout
     command = advice.split("lamina rules approve ")[1].splitlines()[0].split()
     assert lamina(elsewhere, "rules", "approve", *command, XDG_STATE_HOME=str(elsewhere / "s")).returncode == 0
+    chinese = lamina(elsewhere, "rules", "check", "--workspace", "work", LAMINA_LANG="zh").stdout
+    assert "请删除它们，或按原样批准：lamina rules approve --workspace work .lamina/rules.md\n" in chinese
+    for inside in (lamina(workspace, "rules").stderr, lamina(workspace, "rules", "check").stdout):
+        assert "approve them as they are: lamina rules approve .lamina/rules.md\n" in inside
 
 
 def test_a_check_names_every_fault_and_what_may_be_a_slip(workspace: Path) -> None:
@@ -255,7 +263,7 @@ def test_an_approval_that_cannot_count_or_is_not_needed_says_so(workspace: Path)
     assert not (workspace.parent / "state" / "lamina" / "approved.json").exists()
     (workspace / ".lamina" / "rules.md").write_text(EVIL, encoding="utf-8")
     inside = lamina(workspace, "rules", "approve", ".lamina/rules.md", LAMINA_APPROVALS=str(workspace / "ok.json"))
-    assert (inside.returncode, "lies in the workspace" in inside.stderr) == (2, True)
+    assert (inside.returncode, "is in the workspace" in inside.stderr) == (2, True)
 
 
 def test_two_who_approve_at_once_both_count(workspace: Path) -> None:
@@ -279,14 +287,14 @@ def test_I10_the_line_and_the_counters_are_shown(workspace: Path) -> None:
     assert line.startswith("[SystemPrompt] initial instructions:")
     session.close()
     again = Session(workspace, "--session", "s.json", "--resume")
-    assert again.say("two")["reasons"] == ["resume"]
+    assert again.say("two")["triggers"] == ["resume"]
     (workspace / ".lamina" / "rules.md").write_bytes(b"\xff")
     refused = again.say("three")
     assert "is not UTF-8" in refused["error"]
     again.say("three")
     again.say("three")
     (workspace / ".lamina" / "rules.md").write_text("Be kind.")
-    assert again.say("three")["reasons"] == ["rules changed"]
+    assert again.say("three")["triggers"] == ["change"]
     code, errors = again.close()
     assert code == 1
     assert "[SystemPrompt] 3 failed reads in a row, check .lamina/rules.md" in errors
@@ -313,7 +321,7 @@ def test_a_folder_that_is_gone_is_named(workspace: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=gone, env=environ(workspace), capture_output=True, text=True, check=False
     )
-    assert (done.returncode, "the folder you are in is gone" in done.stderr) == (2, True)
+    assert (done.returncode, "the current folder no longer exists" in done.stderr) == (2, True)
 
 
 def test_I13_the_context_command_asks_the_same_manager(workspace: Path) -> None:
@@ -330,8 +338,8 @@ def test_I13_the_context_command_asks_the_same_manager(workspace: Path) -> None:
 def test_I2_rules_that_a_setting_names_and_that_are_not_there_are_said_everywhere(workspace: Path) -> None:
     for command in (["rules"], ["rules", "follow"]):
         done = lamina(workspace, *command, LAMINA_RULES="typo.md")
-        assert (done.returncode, "typo.md is not there, though a setting names it" in done.stderr) == (0, True)
-    assert "typo.md is not there" in lamina(workspace, "rules", "check", LAMINA_RULES="typo.md").stdout
+        assert (done.returncode, "typo.md does not exist, but a setting names it" in done.stderr) == (0, True)
+    assert "typo.md does not exist" in lamina(workspace, "rules", "check", LAMINA_RULES="typo.md").stdout
 
 
 def test_a_working_folder_that_is_not_there_is_a_fault(workspace: Path) -> None:
@@ -343,7 +351,7 @@ def test_a_working_folder_that_is_not_there_is_a_fault(workspace: Path) -> None:
 def test_files_that_a_rules_file_puts_out_of_force_are_named(workspace: Path) -> None:
     (workspace / "AGENTS.md").write_text("other rules")
     checked = lamina(workspace, "rules", "check").stdout
-    assert "AGENTS.md is not in force: .lamina/rules.md is there" in checked
+    assert "AGENTS.md is not in force, because .lamina/rules.md is there" in checked
 
 
 def test_when_each_was_injected_is_shown_also_when_it_changed_since(workspace: Path) -> None:
@@ -357,7 +365,7 @@ def test_when_each_was_injected_is_shown_also_when_it_changed_since(workspace: P
     other = lamina(workspace.parent, "rules", "--session", str(workspace / "s.json"))
     assert "this session belongs to" in other.stdout
     gone = lamina(workspace, "rules", "--session", "nosuch.json")
-    assert (gone.returncode, "is not there" in gone.stderr) == (2, True)
+    assert (gone.returncode, "does not exist" in gone.stderr) == (2, True)
     lost = lamina(workspace, "rules", "follow", "--resume")
     assert (lost.returncode, "no session to resume" in lost.stderr) == (2, True)
 
@@ -392,7 +400,7 @@ def test_I7_without_an_output_nothing_is_sent_and_no_state_moves(workspace: Path
                           capture_output=True, text=True)  # fmt: skip
     assert (lost.returncode, "no standard output" in lost.stderr) == (2, True)
     session = Session(workspace, "--session", "s.json")
-    assert session.say("hi")["reasons"] == ["initial"]
+    assert session.say("hi")["triggers"] == ["initial"]
     session.close()
 
 
@@ -401,7 +409,7 @@ def test_fault_P4_files_of_a_context_are_checked_for_hidden_characters_too(works
     (workspace / "rules.md").write_text(f"Be kind.{tags}", encoding="utf-8")
     for arguments in (["--rules", "rules.md"], ["--project", "."], ["--identity", "rules.md"]):
         done = lamina(workspace, "context", "hi", *arguments)
-        assert (done.returncode, "nobody sees" in done.stderr) == (2, True)
+        assert (done.returncode, "cannot be seen" in done.stderr) == (2, True)
     advised = done.stderr.split("lamina rules approve ")[1].split()
     assert lamina(workspace, "rules", "approve", *advised).returncode == 0
     assert lamina(workspace, "context", "hi", "--rules", "rules.md").returncode == 0
@@ -434,7 +442,7 @@ def test_a_check_is_quick_and_complete_on_hostile_trees(workspace: Path) -> None
     checked = lamina(workspace, "rules", "check", "--all", "--json")
     subprocess.run(["rm", "-rf", str(workspace / "d")], check=True)  # too deep for Python's own way to remove it
     faults = [fault["fault"] for fault in json.loads(checked.stdout)["faults"]]
-    assert "'.github/AGENTS.md' holds characters that nobody sees" in faults[0]
+    assert "'.github/AGENTS.md' contains characters that cannot be seen" in faults[0]
     assert [fault for fault in faults[1:] if "takes too many steps to reach" not in fault] == []
 
 

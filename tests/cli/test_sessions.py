@@ -43,7 +43,7 @@ def test_a_session_is_begun_listed_renamed_ended_and_deleted(lamina: Lamina) -> 
     assert [row["title"] for row in lamina.json("sessions")] == ["Sums", "Two"], "what happened last stands first"
     assert "has ended" in lamina("sessions", "end", second)
     assert "ended" in lamina("sessions").splitlines()[1]
-    assert "memories stay" in lamina("sessions", "delete", second[:4], "--yes")
+    assert "memories are kept" in lamina("sessions", "delete", second[:4], "--yes")
     assert [row["title"] for row in lamina.json("sessions")] == ["Sums"]
 
 
@@ -117,11 +117,11 @@ def test_a_branch_has_the_messages_up_to_its_number_and_the_old_one_stays(lamina
 
 
 def test_deleting_asks_first_and_refuses_where_nobody_can_answer(lamina: Lamina, chat: str) -> None:
-    assert "nobody to ask" in lamina.error("sessions", "delete", chat)
-    assert "nobody to ask" in lamina.error("sessions", "delete", chat, given="y\n")
+    assert "no terminal to ask" in lamina.error("sessions", "delete", chat)
+    assert "no terminal to ask" in lamina.error("sessions", "delete", chat, given="y\n")
     closed = f"{sys.executable} -m lamina sessions delete {chat} <&-"
     done = subprocess.run(["bash", "-c", closed], env=lamina.environ(), capture_output=True, text=True, check=False)
-    assert (done.returncode, "nobody to ask" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert (done.returncode, "no terminal to ask" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert _answered(lamina, "n\n", "sessions", "delete", chat) == 1
     assert _answered(lamina, "\n", "sessions", "delete", chat) == 1
     assert len(lamina.json("sessions")) == 1
@@ -177,12 +177,13 @@ def test_fault_I1_the_sessions_of_somebody_else_are_not_found(lamina: Lamina, ch
 
 def test_a_terminal_never_obeys_what_is_stored(lamina: Lamina) -> None:
     made = lamina.json("sessions", "new", "--title", TERMINAL, "--scenario", TERMINAL)
-    (lamina.folder / "evil.jsonl").write_text(json.dumps({"role": "user", "content": f"{TERMINAL} word"}))
+    evil = [json.dumps({"role": role, "content": f"{TERMINAL} word"}) for role in ("user", "assistant")]
+    (lamina.folder / "evil.jsonl").write_text("\n".join(evil))
     for output in (
         lamina("sessions"), lamina("sessions", "rename", made["session_id"], TERMINAL), lamina("sessions", "--json"),
         lamina("sessions", "import", "evil.jsonl", "--title", TERMINAL), lamina("sessions", "show", "last"),
         lamina("sessions", "search", "word"), lamina("sessions", "show", "last", "--json"),
-        lamina("sessions", "collect", "last#1"), lamina("sessions", "delete", "last", "--yes"),
+        lamina("sessions", "collect", "last#2"), lamina("sessions", "delete", "last", "--yes"),
         lamina.error("sessions", "show", TERMINAL),
     ):  # fmt: skip
         assert not set(output) & set("\x1b\x07\u202e")
@@ -217,7 +218,7 @@ def test_it_speaks_chinese(lamina: Lamina, chat: str) -> None:
 
 
 def test_options_are_checked(lamina: Lamina) -> None:
-    assert "put them behind show" in lamina.error("sessions", "--user", "bob", "show", "last")
+    assert "put them after show" in lamina.error("sessions", "--user", "bob", "show", "last")
     lamina("memory", "add", "I sing.")
     assert "no session yet" in lamina.error("sessions", "show", "last")
     assert "--user is empty" in lamina.error("sessions", "--user", "")
@@ -269,14 +270,16 @@ def test_H1_a_session_is_shown_with_the_workspace_that_is_named(lamina: Lamina, 
     (lamina.folder / "there" / "AGENTS.md").write_text("Answer in verse.\n", encoding="utf-8")
     assert "Answer in verse." not in lamina("context", "hi", "--session", chat, "--payload")
     assert "Answer in verse." in lamina("context", "hi", "--session", chat, "--payload", "--workspace", "there")
-    assert "'nowhere' is not there" in lamina.error("context", "hi", "--session", chat, "--workspace", "nowhere")
+    assert "the workspace 'nowhere' does not exist" in lamina.error(
+        "context", "hi", "--session", chat, "--workspace", "nowhere"
+    )
 
 
 @pytest.mark.parametrize("option", ["--project", "--rules", "--history", "--memory", "--folder", "--mode"])
 def test_a_session_and_files_exclude_each_other(lamina: Lamina, chat: str, option: str) -> None:
-    assert f"{option} does not go with" in lamina.error("context", "hi", "--session", chat, option, "plan")
+    assert f"{option} cannot be used with" in lamina.error("context", "hi", "--session", chat, option, "plan")
     assert "user message is empty" in lamina.error("context", "--session", chat)
-    assert "--values does not go with files" in lamina.error("context", "hi", "--values", "a=b")
+    assert "--values can only be used with --session" in lamina.error("context", "hi", "--values", "a=b")
 
 
 def test_memories_found_by_meaning_are_in_time_for_the_first_turn_of_a_process(lamina: Lamina, chat: str) -> None:
@@ -299,9 +302,9 @@ def test_a_session_is_changed_ended_and_taken_up_again(lamina: Lamina) -> None:
     lamina("sessions", "new")
     assert "skill=—" in lamina("sessions", "set", "last", "--skill", "", "--mode", "plan")
     assert "Mode: plan" in lamina("context", "hi", "--session", "last", "--full")
-    assert "has no choice" in lamina.error("sessions", "set", "last", "--mode", "dance")
+    assert "'dance' is not a valid value for --mode" in lamina.error("sessions", "set", "last", "--mode", "dance")
     lamina("sessions", "end", "last")
-    assert "goes on" in lamina("sessions", "resume", "last")
+    assert "resumed" in lamina("sessions", "resume", "last")
     assert "已恢复" in lamina("sessions", "resume", "last", "--lang", "zh")
 
 
@@ -311,7 +314,7 @@ def test_a_skill_that_is_not_there_is_refused_at_once_with_the_known_ones(lamina
         {"name": "slides", "content": "Show.", "is_skill": True, "supported_apps": ["PowerPoint"]},
     ]
     (lamina.folder / "t.json").write_text(json.dumps(rows))
-    assert "known: none" in lamina.error("sessions", "new", "--skill", "nosuch")
+    assert "no skill is enabled yet" in lamina.error("sessions", "new", "--skill", "nosuch")
     lamina("skills", "import", "t.json", "--shared")
     refused = lamina.error("sessions", "new", "--skill", "nosuch")
     assert ("no skill named 'nosuch'" in refused, "known: sums\n" in refused) == (True, True)
@@ -325,7 +328,7 @@ def test_a_skill_that_is_not_there_is_refused_at_once_with_the_known_ones(lamina
 
 def test_a_title_may_be_taken_away_and_has_a_limit(lamina: Lamina) -> None:
     made = lamina.json("sessions", "new", "--title", "One")["session_id"]
-    assert lamina("sessions", "rename", "last", "") == f"{made[:8]} is now without a title\n"
+    assert lamina("sessions", "rename", "last", "") == f"{made[:8]} now has no title\n"
     assert "没有标题" in lamina("sessions", "rename", "last", " ", "--lang", "zh")
     for command in (["new", "--title"], ["rename", "last"]):
         assert "at most 200 characters" in lamina.error("sessions", *command, "x" * 201)

@@ -64,10 +64,10 @@ def test_skills_come_from_a_folder_or_from_the_folders_in_it(lamina: Lamina) -> 
 
 def test_all_or_nothing(lamina: Lamina) -> None:
     error = lamina.error("skills", "import", write(lamina, [*TEMPLATES, {"name": "", "content": 7}]))
-    assert "nothing was kept" in error
+    assert "nothing was imported" in error
     skill(lamina, "good-one")
     skill(lamina, "bad-one", "no head")
-    assert "nothing was kept" in lamina.error("skills", "import", "skills")
+    assert "nothing was imported" in lamina.error("skills", "import", "skills")
     assert "twice" in lamina.error("skills", "import", write(lamina, [TEMPLATES[0], TEMPLATES[0]]))
     assert lamina.json("skills") == []
 
@@ -81,7 +81,7 @@ def test_a_check_names_all_faults_and_stores_nothing(lamina: Lamina) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     for part in ("name is empty", "content is 7", "supported_apps", "'colour'", "priority is 'high'",
                  "templates[1] is 5", "templates[3]: name",
-                 "templates[4]: content holds characters that nobody sees"):  # fmt: skip
+                 "templates[4]: content contains characters that cannot be seen"):  # fmt: skip
         assert part in done.stdout, part
     assert "faults: 8" in done.stdout
     faults = json.loads(lamina.run("skills", "check", "t.json", "--json").stdout)["faults"]
@@ -99,7 +99,7 @@ def test_a_check_of_folders_names_the_faults_of_each(lamina: Lamina) -> None:
     done = lamina.run("skills", "check", "skills")
     assert done.returncode == 1
     for part in ("names the skill 'Other'", "has the description None", "supported_apps is 5",
-                 "no-head/SKILL.md has no", "hidden/SKILL.md holds characters",
+                 "no-head/SKILL.md has no", "hidden/SKILL.md contains characters",
                  "not-yaml/SKILL.md is not YAML", "faults: 6"):  # fmt: skip
         assert part in done.stdout, part
 
@@ -133,7 +133,7 @@ def test_they_are_switched_and_deleted_by_name(lamina: Lamina) -> None:
     assert [row["enabled"] for row in lamina.json("skills") if row["name"] == "tables"] == [False]
     lamina("skills", "enable", "tables")
     assert all(row["enabled"] for row in lamina.json("skills"))
-    assert "nobody to ask" in lamina.error("skills", "delete", "平时")
+    assert "no terminal to ask" in lamina.error("skills", "delete", "平时")
     lamina("skills", "delete", "平时", "--yes")
     assert [row["name"] for row in lamina.json("skills")] == ["tables"]
     assert "no template 'chart'" in lamina.error("skills", "enable", "chart")
@@ -168,13 +168,13 @@ def test_a_terminal_never_obeys_a_template_and_hidden_text_is_refused(lamina: La
     name = write(lamina, [{"name": f"x{TERMINAL}", "content": "c"}])
     refused = lamina.error("skills", "import", name)
     checked = lamina.run("skills", "check", name).stdout
-    assert "characters that nobody sees" in refused
+    assert "characters that cannot be seen" in refused
     assert not set(refused + checked) & set("\x1b\x07")
 
 
 def test_slots_that_have_no_value_yet_are_told_with_what_helps_and_are_no_fault(lamina: Lamina) -> None:
     name = write(lamina, [TEMPLATES[0], {**TEMPLATES[1], "content": "{{city}} {{ city }}", "enabled": False}])
-    told = "warning: tables has the slot {{user}}, and a turn needs a value for it: lamina memory profile user VALUE\n"
+    told = "warning: tables has the slot {{user}}, and turns need a value for it: lamina memory profile user VALUE\n"
     done = lamina.run("skills", "check", name)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{told}templates: 2, no faults\n")
     assert lamina.json("skills", "check", name)["warnings"] == [told.strip()]

@@ -3,16 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import lamina as package
-from lamina.cli import texts_errors
-from lamina.cli.texts_errors import HINTS, SENTENCES, error_in
+from lamina.cli.say import Say
+from lamina.text.messages import Phrase
 from tests.cli.process import Lamina
-
-SOURCES, TABLE = Path(package.__file__).parent, Path(texts_errors.__file__)
 
 
 @pytest.fixture
@@ -23,13 +19,15 @@ def slips(lamina: Lamina) -> Lamina:
 
 def test_rules_that_a_setting_names_and_that_are_not_there_are_said_wherever_people_talk(slips: Lamina) -> None:
     typo = {"LAMINA_RULES": ".lamina/ruels.md"}
-    what = "warning: .lamina/ruels.md is not there, though a setting names it\n"
+    what = "warning: the workspace has no rules, .lamina/ruels.md does not exist: only the instructions are injected\n"
     asked = slips.run("ask", "Hello", **typo)
     assert (asked.returncode, asked.stdout, asked.stderr) == (0, "Well.\n", what)
     assert slips.run("chat", given="Hello\n", **typo).stderr.startswith(what)
-    assert "设置指定的 .lamina/ruels.md 不存在" in slips.run("ask", "你好", "--lang", "zh", **typo).stderr
-    assert "! files      .lamina/ruels.md is not there, though a setting names it" in slips.run("doctor", **typo).stdout
-    assert slips.run("ask", "Hello").stderr == ""
+    chinese = slips.run("ask", "你好", "--lang", "zh", **typo).stderr
+    assert "工作区没有规则，.lamina/ruels.md 不存在：只注入指令" in chinese
+    assert "! files      .lamina/ruels.md does not exist, but a setting names it" in slips.run("doctor", **typo).stdout
+    asked = slips.run("ask", "Hello")
+    assert asked.stderr == "warning: the workspace has no rules: only the instructions are injected\n"
 
 
 def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> None:
@@ -42,7 +40,7 @@ def test_the_gateway_says_at_its_start_that_rules_are_missing(slips: Lamina) -> 
         process.stdout.readline()  # it runs
         process.terminate()
         _, told = process.communicate()
-    assert told.startswith("warning: ruels.md is not there, though a setting names it\n")
+    assert told.startswith("warning: ruels.md does not exist, but a setting names it\n")
 
 
 READING = [
@@ -73,7 +71,7 @@ def test_in_the_usual_place_there_is_nothing_yet_and_the_place_is_named(lamina: 
     usual = {"LAMINA_STORE": "", "XDG_DATA_HOME": str(lamina.folder / "data")}
     place = str(lamina.folder / "data" / "lamina" / "lamina.db")
     for command, says in {
-        "sessions": "ann has no sessions", "memory": "nothing is remembered of ann", "keys": "ann has no keys",
+        "sessions": "ann has no sessions", "memory": "nothing is remembered about ann", "keys": "ann has no keys",
         "skills": "ann has no templates or skills",
     }.items():  # fmt: skip
         assert lamina(command, **usual) == f"{says} in {place}\n"
@@ -85,8 +83,8 @@ def test_the_help_says_which_workspace_counts_by_default(lamina: Lamina) -> None
     def said(command: str) -> str:
         return " ".join(lamina(command, "--help", COLUMNS="300").split())
 
-    assert "rules are in every chat; none by default" in said("serve")
-    assert "the one you are in by default" in said("telegram"), "as the bot does: see docs/telegram.md"
+    assert "rules are used in every chat; none by default" in said("serve")
+    assert "the current folder by default" in said("telegram"), "as the bot does: see docs/telegram.md"
 
 
 @pytest.mark.parametrize("name", ["IDENTITY", "CONTEXT", "INSTRUCTIONS", "MCP"])
@@ -94,9 +92,10 @@ def test_a_file_that_a_setting_names_and_that_is_not_there_is_said_before_a_sess
     slips: Lamina, name: str
 ) -> None:
     gone = {f"LAMINA_{name}": "nofile.md"}
-    told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: check the path\n"
+    next_step = "restore the file, or remove the setting" if name == "INSTRUCTIONS" else "check the path\n"
+    told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: {next_step}"
     for done in (slips.run("ask", "Hello", **gone), slips.run("chat", given="Hello\n", **gone)):
-        assert (done.returncode, done.stderr) == (2, told)
+        assert (done.returncode, done.stderr[: len(told)]) == (2, told)
     assert not (slips.folder / "chats.db").exists()
     checked = slips.run("doctor", **gone)
     assert checked.returncode == 1
@@ -139,7 +138,7 @@ def test_what_is_not_there_comes_with_the_command_that_lists_what_is(
 ) -> None:
     slips("sessions", "new")
     said = slips.error(*command)
-    assert said.endswith(f"next: it does not exist, or it is not yours; {lists} lists those that are there\n")
+    assert said.endswith(f"next: it does not exist, or it is not yours; {lists} lists what exists\n")
 
 
 def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamina) -> None:
@@ -148,11 +147,16 @@ def test_a_store_below_the_home_folder_and_an_address_that_is_none(lamina: Lamin
     lamina("sessions", "new", "--store", "~/other.db", **home)
     lamina("sessions", "new", "--store", "sqlite:///~/third.db", **home)
     assert {path.name for path in lamina.folder.glob("*.db")} == {"mine.db", "other.db", "third.db"}
-    for wrong in ("postgres:/x:secret@h/y", "postgresql:x:secret@h/y"):
+    for wrong in (
+        "postgres:/x:secret@h/y",
+        "postgresql:x:secret@h/y",
+        "postgres//x:secret@h/y",
+        " postgres://x:secret@h",
+    ):
         said = lamina.error("sessions", LAMINA_STORE=wrong)
-        assert said.startswith("error: LAMINA_STORE is no address: postgres")
-        assert said.endswith("without //\nnext: postgresql://user:password@host:5432/name\n"), "and no password"
-        assert lamina.error("sessions", "new", "--store", wrong).startswith("error: --store is no address: ")
+        assert said.startswith("error: LAMINA_STORE is not an address: ")
+        assert said.endswith("\nnext: it looks like postgresql://user:password@host:5432/name\n"), "and no password"
+        assert lamina.error("sessions", "new", "--store", wrong).startswith("error: --store is not an address: ")
     assert not list(lamina.folder.glob("postgres*"))
 
 
@@ -162,25 +166,25 @@ SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
     (("memory", "show", "abcd"), {}, "没有记忆 'abcd'", "它不存在，或者不属于你；lamina memory 可列出已有的"),
     (("trace", "show", "abcd"), {}, "没有轮次 'abcd'", "它不存在，或者不属于你；lamina sessions show ID --json 可"),
     (("skills", "show", "abcd"), {}, "没有模板 'abcd'", "它不存在，或者不属于你；lamina skills 可列出已有的"),
-    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "已有：无"),
+    (("sessions", "new", "--skill", "abcd"), {}, "这里没有启用名为 'abcd' 的技能", "还没有启用任何技能"),
     (("sessions", "import", "no.json"), {}, "'no.json' 不存在", "请检查路径"),
     (("ask", "Hi"), {"LAMINA_IDENTITY": "no.md"}, "LAMINA_IDENTITY 所指的 'no.md' 不存在", "请检查路径"),
-    (("ask", "Hi", "--workspace", "no"), {}, "'no' 不存在", "请指定工作区的文件夹"),
-    (("ask", "Hi"), {"LAMINA_PROVIDER": "openai"}, "设置中没有为 openai 指定模型", "请设置 LAMINA_MODEL，或在 "),
+    (("ask", "Hi", "--workspace", "no"), {}, "工作区 'no' 不存在", "请指定已有的文件夹"),
+    (("ask", "Hi"), {"LAMINA_PROVIDER": "openai"}, "没有为 openai 设置模型", "请设置 LAMINA_MODEL，或在 "),
     (("ask", "Hi"), {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "OPENAI_API_KEY": ""},
-     "设置中没有 openai 的密钥", "请设置 OPENAI_API_KEY 或 LAMINA_API_KEY"),
+     "没有为 openai 设置密钥", "请设置 OPENAI_API_KEY 或 LAMINA_API_KEY"),
     (("ask", "Hi"), {"LAMINA_PROVIDER": "", "LAMINA_MODEL": "gpt-5"}, "这里没有模型 'gpt-5'：作答的是内置模型",
      "请把 LAMINA_PROVIDER 设为"),
     (("ask", "Hi"), {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "LAMINA_BASE_URL": "http://127.0.0.1:9/v1"},
      "无法连接 127.0.0.1", "它在运行吗？"),
-    (("ask", "Hi"), {"LAMINA_SCRIPT": "denied.json"}, "the script 返回 401", "请"),
+    (("ask", "Hi"), {"LAMINA_SCRIPT": "denied.json"}, "脚本返回 401", "请"),
     (("config",), {"LAMINA_BUDGET": "much"}, "LAMINA_BUDGET 须为不小于 0 的整数，而不是 'much'", "例如 8000"),
     (("config",), {"LAMINA_MEMRY": "on"}, "没有 LAMINA_MEMRY 这一设置", "你是指 LAMINA_MEMORY 吗？"),
     (("context", "Hi", "--budget", "much"), {}, "--budget 须为 token 数，而不是 'much'", "例如 8000"),
     (("context", "Hi", "--mode", "loud"), {}, "没有名为 'loud' 的模式", "可选：agent"),
-    (("sessions", "new", "--mode", "loud"), {}, "--mode 没有 'loud' 这一选项", "可选：agent, plan, ask"),
-    (("serve", "--listen", "foo"), {}, "'foo' 不是可以监听的位置", "地址和端口：127.0.0.1:8765"),
-    (("memory", "search", "x"), {"LAMINA_MEMORY": "off"}, "记忆功能已关闭", "设置项 memory"),
+    (("sessions", "new", "--mode", "loud"), {}, "--mode 没有 'loud' 这一选项", "可选：agent、plan、ask"),
+    (("serve", "--listen", "foo"), {}, "'foo' 不是可以监听的地址", "请给出地址和端口：127.0.0.1:8765"),
+    (("memory", "search", "x"), {"LAMINA_MEMORY": "off"}, "记忆功能已关闭", "请打开设置项 memory"),
 ]  # fmt: skip
 
 
@@ -192,7 +196,7 @@ def test_the_commonest_slips_are_said_in_chinese_where_everything_is(
     slips("sessions", "new")
     said = slips.run(*command, LAMINA_LANG="zh", **environ)
     assert said.returncode
-    first, second = said.stderr.splitlines()
+    first, second = said.stderr.splitlines()[-2:]  # before them a warning where the workspace has no rules
     assert first.startswith(f"错误：{what}")
     assert second.startswith(f"建议：{hint}")
     told = slips.run(*command, LAMINA_LANG="en", **environ).stderr
@@ -207,7 +211,7 @@ def test_a_store_in_use_is_said_in_chinese_and_so_is_what_the_doctor_finds(lamin
     assert said.startswith("错误：存储 ")
     assert " (lamina chat) 使用\n建议：请在那个聊天里按 Ctrl-D 退出" in said
     found = lamina.run("doctor", "--lang", "zh", LAMINA_PROVIDER="openai").stdout
-    assert "设置中没有为 openai 指定模型" in found
+    assert "没有为 openai 设置模型" in found
 
 
 def test_a_slot_without_a_value_and_a_mode_that_is_none_are_said_in_chinese_only(slips: Lamina) -> None:
@@ -219,23 +223,10 @@ def test_a_slot_without_a_value_and_a_mode_that_is_none_are_said_in_chinese_only
     assert "lamina memory profile city 值，或在请求的 `values` 里给出（`retry` 也接受）；已有：无；设置 " in said
     with slips.terminal("chat", environ={"LAMINA_LANG": "zh"}) as terminal:
         terminal.ready()
-        assert "没有名为 'foo' 的模式" in terminal.say("/mode foo", "可选：agent")
+        assert "/mode 没有 'foo' 这一选项" in terminal.say("/mode foo", "可选：agent")
 
 
 def test_an_error_that_has_no_chinese_is_said_as_it_is() -> None:
-    assert error_in("zh", "the moon fell down") == "the moon fell down"
-    assert error_in("en", "check the path") == "check the path"
-
-
-PUT_TOGETHER = r"\{\w+\}|(?<=, which) |(?<=settings name no) |(?=, then ask)|(?=; for a server)"
-"""Where the code makes a sentence out of pieces."""
-
-
-def test_every_error_in_chinese_is_one_that_the_code_says() -> None:
-    """A sentence that was changed in the core would fall out of the table without a word."""
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py")) if path != TABLE)
-    source = re.sub(r'"\s*\n\s*f?"', "", source)
-    for sentence, chinese in {**SENTENCES, **HINTS}.items():
-        pieces = [piece.strip() for piece in re.split(PUT_TOGETHER, sentence)]
-        assert all(piece in source for piece in pieces), sentence
-        assert set(re.findall(r"\{\w+\}", chinese)) == set(re.findall(r"\{\w+\}", sentence)), sentence
+    assert Say("zh").render("the moon fell down") == "the moon fell down"
+    assert Say("en").render(Phrase("the moon fell down")) == "the moon fell down"
+    assert Say("zh").render("memory.off") == "记忆功能已关闭"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lamina.app.app import App
-from lamina.records import REQUESTS, Given
+from lamina.records import REQUESTS, CallerInput
 from lamina.settings import load_settings
 from tests.cli.process import Lamina
 
@@ -50,7 +50,7 @@ def test_turns_before_the_last_are_counted_back_and_a_change_of_layout_is_named(
     first, second = turns(traced)
     assert first in traced("trace", "show", "last~1")
     assert second in traced("trace", "show", "last~0")
-    assert "its session has 2 turns" in traced.error("trace", "show", "last~2")
+    assert "its session goes back only to last~1" in traced.error("trace", "show", "last~2")
     assert "no turn" in traced.error("trace", "show", "last~one")
     (traced.folder / "AGENTS.md").write_text("Answer in Chinese.\n", encoding="utf-8")
     traced.run("ask", "--session", "last", "Third question", LAMINA_LAYOUT="ledger")
@@ -101,7 +101,7 @@ def test_send_asks_again_with_these_bytes_and_stores_nothing(traced: Lamina) -> 
 def test_diff_says_where_two_turns_part_and_what_each_layer_gained(traced: Lamina) -> None:
     first, second = turns(traced)
     text = traced("trace", "diff", first, second)
-    assert "only adds to the first" in text or "part at byte" in text
+    assert "only appends to the first" in text or "diverge at byte" in text
     assert "history" in text
     found = traced.json("trace", "diff", first, second)
     assert found["layers"]["history"][0] == 0
@@ -123,7 +123,7 @@ def test_diff_names_the_layer_that_broke_the_prefix_of_a_strict_session(lamina: 
     lamina("memory", "add", "Ann has a cat.", "--pin")
     second = said(lamina, "Second", "strict")
     found = lamina.json("trace", "diff", first, second)
-    assert (found["extends"], found["layer"], found["reason"]) == (False, "memory", "it is new here")
+    assert (found["extends"], found["layer"], found["reason"]["code"]) == (False, "memory", "reason.new_here")
     (prefix,) = lamina.json("trace", "show", second)["prefixes"]
     assert 0 < prefix["predicted"] < 900
     assert prefix["cached"] == 600
@@ -142,8 +142,8 @@ def test_diff_names_the_reason_of_a_ledgers_epoch_and_show_tells_the_predicted_p
     third = said(lamina, "Third", "ledger")
     found = lamina.json("trace", "diff", second, third)
     assert (found["extends"], found["layer"]) == (False, "memory")
-    assert found["reason"] == "epoch 2 began: a memory was forgotten"
-    assert "第 2 纪元开始：有记忆被遗忘" in lamina("trace", "diff", second, third, "--lang", "zh")
+    assert found["reason"]["text"] == "epoch 2 began: a memory was forgotten"
+    assert "第 2 纪元开始：有记忆被忘掉" in lamina("trace", "diff", second, third, "--lang", "zh")
     assert "预计前缀" in lamina("trace", "show", third, "--lang", "zh")
 
 
@@ -173,7 +173,7 @@ def test_last_is_the_newest_turn_also_where_that_is_a_single_request(lamina: Lam
         with_script = {"LAMINA_PROVIDER": "scripted", "LAMINA_SCRIPT": str(lamina.folder / "script.json")}
         environ = {**with_script, "LAMINA_STORE": lamina.store, "LAMINA_EMBEDDER": "none"}
         async with App.open(settings=load_settings(environ=environ), work=False) as app:
-            await (await app.start("ann", REQUESTS, "Hello", given=Given(history=()))).wait()
+            await (await app.start("ann", REQUESTS, "Hello", given=CallerInput(history=()))).wait()
 
     asyncio.run(one())
     shown = lamina("trace", "show", "last")
@@ -199,7 +199,7 @@ def test_the_help_and_the_screen_name_turns_before_the_last_and_tokens_with_one_
 
 def test_L3_usage_and_roles_are_said_in_the_readers_language(traced: Lamina) -> None:
     assert "prompt 900, cached 0, completion 3" in traced("trace", "show", "last~1")
-    assert "输入 900，缓存 0，输出 3" in traced("trace", "show", "last~1", "--lang", "zh")
+    assert "输入 900、缓存 0、输出 3" in traced("trace", "show", "last~1", "--lang", "zh")
     found = traced("sessions", "search", "question", "--lang", "zh")
     assert ("用户" in found, "user" in found) == (True, False)
     assert "助手" in traced("sessions", "show", "last", "--lang", "zh")
@@ -213,4 +213,4 @@ def test_L12_a_turn_is_found_by_the_id_that_a_client_of_the_gateway_has_and_one_
             "trace", "diff", first, second
         )
     traced.run("ask", "Third question")
-    assert "its session has 1 turn, so" in traced.error("trace", "show", "last~1")
+    assert "its session goes back only to last~0" in traced.error("trace", "show", "last~1")

@@ -6,8 +6,8 @@ import pytest
 
 from lamina.errors import LeaseError
 from lamina.records import Sent
-from lamina.store.receipts import LONG as LIMIT
 from lamina.store.store import Store, open_store
+from lamina.store.turns import MAX_ROW_CHARACTERS as LIMIT
 from lamina.types import text_hash
 from tests.contracts.test_turns import begun
 

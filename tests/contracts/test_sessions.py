@@ -2,9 +2,9 @@
 
 import pytest
 
+from lamina.assembly.history import together
 from lamina.errors import MessageError, NotFoundError, OwnerError
 from lamina.records import NewMemory, Template
-from lamina.store.history import together
 from lamina.store.store import Store
 from lamina.types import AnyMessage
 
@@ -149,7 +149,7 @@ async def test_search_finds_words_in_any_script_within_the_owner(store: Store) -
 async def test_a_branch_copies_up_to_a_message_and_leaves_the_old_session_alone(store: Store) -> None:
     made = await store.sessions.new("ann", title="t", meta={"m": 1})
     ids = await store.history.append(
-        "ann", made.session_id, [{"role": "user", "content": f"unique{n}"} for n in range(5)]
+        "ann", made.session_id, [{"role": "assistant", "content": f"unique{n}"} for n in range(5)]
     )
     await store.history.collect("ann", ids[0])
     branch = await store.sessions.branch("ann", made.session_id, 3)
@@ -226,4 +226,4 @@ async def test_rows_of_turns_that_ran_at_once_can_be_put_together(store: Store) 
     await store.turns.finish("ann", one.turn_id, answer={"role": "assistant", "content": "to 1"})
     rows = await store.history.messages("ann", made.session_id)
     assert [m.seq for m in rows] == [1, 2, 3, 4, 5, 6]
-    assert [m.content for m in together(rows)] == ["1", "call", "r", "to 1", "2", "to 2"]
+    assert [m["content"] for m in together(rows)] == ["1", "call", "r", "to 1", "2", "to 2"]

@@ -8,6 +8,7 @@ from lamina.errors import LeaseError, MessageError
 from lamina.records import NewJob, NewMemory
 from lamina.store.database import Steps
 from lamina.store.store import Store, open_store
+from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, text_hash
 
 USER: AnyMessage = {"role": "user", "content": "what is 1+1?"}
@@ -261,7 +262,8 @@ async def test_a_job_that_ends_its_workers_is_parked_too(where: str) -> None:
             taken += len(await store.jobs.claim("w", lease=1))
             now[0] += 2
         assert taken == 5
-        assert "no worker came back from it at attempt 5" in (await store.jobs.parked("ann"))[0].error
+        (parked,) = await store.jobs.parked("ann")
+        assert (parked.error, parked.attempts) == ("job.abandoned", 5)
 
 
 async def test_a_job_that_failed_and_then_ended_its_worker_says_no_more_than_that(where: str) -> None:
@@ -275,5 +277,6 @@ async def test_a_job_that_failed_and_then_ended_its_worker_says_no_more_than_tha
         assert len(await store.jobs.claim("w", lease=1)) == 1
         now[0] += 2
         assert await store.jobs.claim("w") == []
-        error = (await store.jobs.parked("ann"))[0].error
-        assert error == "no worker came back from it at attempt 7; earlier attempts failed or ended the same way"
+        (parked,) = await store.jobs.parked("ann")
+        assert (parked.error, parked.attempts) == ("job.abandoned", 7)
+        assert "earlier attempts failed or ended the same way" in Phrase.load(parked.error).text()

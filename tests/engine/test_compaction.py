@@ -19,6 +19,20 @@ def row(seq: int, turn: str, text: str = "x" * 40) -> StoredMessage:
     return StoredMessage("ann", "s", seq, f"m{seq}", turn, "user", text, {}, "complete", False, 0, 0.0)
 
 
+@pytest.mark.parametrize("layout", ["strict", "ledger"])
+async def test_S9_app_a_session_goes_on_when_its_summaries_would_fill_the_window(where: str, layout: str) -> None:
+    """Each message has a constraint that the summary keeps: in time all of them together are longer than the window."""
+    own: dict[str, Any] = {"window": 3_000, "layout": layout}
+    async with chat(where, [[{"text": "这一部分已经完成。" * 30}]], **own) as (app, session, provider):
+        await told(app, session, "请写一份关于花园的报告。")
+        for number in range(40):
+            events = await told(app, session, f"第{number}步：必须保留名字甲{number}，不要使用第{number}号颜色。" * 3)
+            assert end_of(events).state == "complete", (number, end_of(events))
+        kept = (await app.store.sessions.get("ann", session.session_id)).runtime["compactions"]
+    assert "请写一份关于花园的报告。" in provider.contexts[-1].system, "the original request is kept"
+    assert [one["first"] for one in kept] == [1, *(one["upto"] + 1 for one in kept[:-1])], "no message is missing"
+
+
 async def test_S9_past_four_fifths_of_the_window_the_history_becomes_a_hint_and_the_session_goes_on(where: str) -> None:
     async with chat(where, [[{"text": "I have updated the notes. " + LONG}]], budget=2_000) as (app, session, provider):
         notices: list[str] = []
@@ -44,8 +58,10 @@ async def test_S4_a_second_compaction_keeps_what_the_first_one_saved(where: str)
     async with chat(where, [[{"text": "Done. " + LONG}]], budget=3_000) as (app, session, provider):
         await told(app, session, f"Remember the code word ALPHA-1 for me, please. {LONG}")
         await told(app, session, f"Please explain BETA-2. {LONG}")
+        await told(app, session, f"Go on, please. {LONG}")
         first = await app.compact("ann", session.session_id)
         await told(app, session, f"Please go on. {LONG}")
+        await told(app, session, f"And once more. {LONG}")
         second = await app.compact("ann", session.session_id)
         assert first.after < first.before
         assert second.upto_seq > first.upto_seq
@@ -155,8 +171,7 @@ def test_the_last_step_of_a_turn_always_stays() -> None:
     for n in range(3):
         call = {"id": f"c{n}", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
         since.append({"role": "assistant", "content": None, "tool_calls": [call]})  # pyright: ignore[reportArgumentType]
-        fenced = f"<data-lamina source=x>\nfile {n}\n</data-lamina>"
-        since.append({"role": "tool", "tool_call_id": f"c{n}", "content": fenced})
+        since.append({"role": "tool", "tool_call_id": f"c{n}", "content": f"file {n}"})
     text, rest = fold_steps(since, 0, 1_000, len)
     assert text == "- ls {} → file 0\n- ls {} → file 1"
     assert rest == since[4:]

@@ -8,7 +8,7 @@ import pytest
 
 from lamina.app.app import App
 from lamina.errors import InputError, NotFoundError
-from lamina.layers.tools import ToolRegistry
+from lamina.tools.registry import ToolRegistry
 from lamina.types import Began, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
 from tests.engine.chats import chat
 from tests.postgres import Server
@@ -52,7 +52,7 @@ def sized(events: list[tuple[str, TurnEvent]]) -> list[object]:
         elif isinstance(event, ToolCallEvent | ToolResult):
             found.append((type(event).__name__, event.id, getattr(event, "text", "")))
         elif isinstance(event, Ended):
-            found.append((event.state, event.error))
+            found.append((event.state, event.error.text()))
     return found
 
 
@@ -142,7 +142,7 @@ async def test_fault_I2_a_turn_of_somebody_else_is_not_there_and_no_place_is_an_
             await read(app, running.turn.turn_id, owner="bob")
         with pytest.raises(NotFoundError):
             await app.cancel("bob", running.turn.turn_id)
-        with pytest.raises(InputError, match="no position"):
+        with pytest.raises(InputError, match="not a position"):
             await read(app, running.turn.turn_id, "1; drop")
         assert (await app.cancel("ann", running.turn.turn_id)).state == "interrupted"
         assert (await app.cancel("ann", running.turn.turn_id)).state == "interrupted", "and again: it stays"

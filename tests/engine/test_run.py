@@ -12,13 +12,17 @@ import pytest
 
 from lamina import App, ToolRegistry, validate
 from lamina.app.trace import requests_of
-from lamina.engine.run import CUT
+from lamina.engine.run import CUT_OFF
 from lamina.errors import ConnectError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Template, Turn
 from lamina.store.store import Store, open_store
+from lamina.text.messages import Phrase
 from lamina.types import Began, Context, Decision, Ended, Event, Notice, Text, ToolCallEvent, ToolResult, Usage
 from tests.engine.chats import chat, end_of, settings, text_of, told
+
+SCRIPT = Phrase("script.itself")
+UNREACHABLE = Phrase("provider.unreachable", host=SCRIPT)
 
 
 class Looking(ScriptedProvider):
@@ -88,7 +92,7 @@ async def test_cancel_is_explicit_and_keeps_what_came(where: str) -> None:
             if isinstance(event, Text):
                 running.cancel()
         record = await running.wait()
-        assert (record.state, record.error) == ("interrupted", "cancelled")
+        assert (record.state, record.error) == ("interrupted", "turn.cancelled")
         rows = await app.store.history.messages("ann", session.session_id)
         assert [(row.text, row.state) for row in rows] == [("hi", "complete"), ("so far", "interrupted")]
         assert end_of(await told(app, session, "go on")).state == "complete"
@@ -136,7 +140,7 @@ async def test_the_same_key_is_one_turn_and_one_call_of_the_provider(where: str)
 async def test_a_provider_that_nobody_reaches_fails_the_turn_and_the_words_stay(where: str) -> None:
     async with chat(where, [[{"fault": "refused"}], [{"text": "better"}]]) as (app, session, provider):
         end = end_of(await told(app, session, "hi"))
-        assert end == Ended("failed", "the script cannot be reached", "is it running?", code=502)
+        assert end == Ended("failed", UNREACHABLE, Phrase("provider.hint_running", host=SCRIPT), status=502)
         assert end_of(await told(app, session, "again")).state == "complete"
         assert [m["content"] for m in provider.contexts[-1].messages[1:]] == ["hi", "again"]
         assert not validate(json.loads(provider.contexts[-1].payload))
@@ -148,7 +152,7 @@ async def test_a_stream_that_is_cut_is_interrupted_with_what_came(where: str) ->
         assert text_of(events) == "half of"
         assert end_of(events).state == "interrupted"
         (turn,) = await app.store.turns.list("ann", session.session_id)
-        assert turn.error == "the connection to the script was cut"
+        assert turn.error == "script.cut"
 
 
 def weather() -> ToolRegistry:
@@ -200,7 +204,7 @@ async def test_a_turn_ends_with_a_notice_at_its_limit_of_steps_and_stays_valid(w
 async def test_a_turn_ends_at_its_limit_of_tokens(where: str) -> None:
     async with chat(where, CALLING, tools=weather(), turn_tokens=40) as (app, session, provider):
         end = end_of(await told(app, session, "How is the weather?"))
-        assert (end.state, "59 of 40 tokens" in end.error) == ("interrupted", True)
+        assert (end.state, end.error) == ("interrupted", Phrase("turn.token_limit", spent=59, limit=40))
         assert len(provider.contexts) == 1
 
 
@@ -221,7 +225,7 @@ async def test_a_turn_ends_at_its_limit_of_time_but_a_question_to_the_user_does_
     async with chat(where, calling, tools=tools, turn_seconds=1) as (app, session, _):
         assert end_of(await told(app, session, "How is it?", ask=slow)).state == "complete"
         events = await told(app, session, "How is it now?")
-        assert (end_of(events).state, end_of(events).error) == ("interrupted", "the turn took longer than 1 seconds")
+        assert (end_of(events).state, end_of(events).error) == ("interrupted", Phrase("turn.too_long", n="1"))
 
 
 async def test_what_raises_in_a_provider_ends_the_turn_and_is_called_a_bug(where: str) -> None:
@@ -234,7 +238,7 @@ async def test_what_raises_in_a_provider_ends_the_turn_and_is_called_a_bug(where
     async with App.open(where, settings=settings(), provider=Broken([]), work=False) as app:
         session = await app.new_session("ann")
         end = end_of(await told(app, session, "hi"))
-        assert (end.state, end.error) == ("failed", "ZeroDivisionError: oops")
+        assert (end.state, end.error) == ("failed", Phrase("bug", error="ZeroDivisionError: oops"))
 
 
 async def test_a_layer_that_cannot_be_loaded_stops_the_turn_and_nothing_is_sent(where: str) -> None:
@@ -245,11 +249,11 @@ async def test_a_layer_that_cannot_be_loaded_stops_the_turn_and_nothing_is_sent(
             raise ConnectError("the graph is away")
 
         end = end_of(await told(app, session, "hi"))
-        assert (end.state, end.error, provider.contexts) == ("failed", "the graph is away", [])
+        assert (end.state, end.error.text(), provider.contexts) == ("failed", "the graph is away", [])
 
 
 async def test_usage_corrects_the_estimate_of_the_next_turn(where: str) -> None:
-    async with chat(where, [[{"text": "ok"}, {"usage": [2_000, 0, 1]}]], window=4_000) as (app, session, _):
+    async with chat(where, [[{"text": "ok"}, {"usage": [3_000, 0, 1]}]], window=6_000) as (app, session, _):
         before = (await app.context("ann", session.session_id, "hi")).receipt
         await told(app, session, "hi")
         after = (await app.context("ann", session.session_id, "hi")).receipt
@@ -270,7 +274,7 @@ async def test_people_hear_of_what_a_turn_goes_without_and_of_an_answer_that_was
         events = await told(app, session, "hi")
         first, last = [event for event in events if isinstance(event, Notice)]
         assert (first.kind, first.text) == ("degraded", "without context:tickets: no answer within 150 ms")
-        assert (last.kind, last.text) == ("limit", CUT)
+        assert (last.kind, last.phrase) == ("limit", CUT_OFF)
         assert [type(event) for event in events[-3:]] == [Text, Notice, Ended]
         assert end_of(events).state == "complete"
 
@@ -290,7 +294,7 @@ async def test_C5_the_profile_fills_slots_and_a_failed_turn_keeps_its_hint(where
         await app.store.templates.put("ann", Template("", "trip", "You help people in {{city}}."))
         failed = end_of(await told(app, session, "hi"))
         assert failed.state == "failed"
-        assert "city" in failed.error
+        assert "city" in failed.error.text()
         (turn,) = await app.store.turns.list("ann", session.session_id)
         stored = [event async for _, event in app.follow("ann", turn.turn_id)][-1]
         assert (stored.error, stored.hint) == (failed.error, failed.hint)  # pyright: ignore[reportAttributeAccessIssue]
@@ -318,11 +322,12 @@ async def test_a_session_goes_on_when_its_skill_is_deleted_or_switched_off(
             await app.store.templates.delete("ann", skill.template_id)
         events = await told(app, session, "Two")
         assert end_of(events).state == "complete"
-        why = "no skill named 'sums' is enabled here"
-        assert [event for event in events if isinstance(event, Notice)] == [Notice("degraded", why)]
+        (notice,) = [event for event in events if isinstance(event, Notice)]
+        assert (notice.kind, notice.phrase.code) == ("degraded", "notice.left_out")
+        assert notice.text == "no skill named 'sums' is enabled here"
         sent = provider.contexts[-1]
         gone = [one for one in sent.receipt.segments if one.layer == "skill" and one.decision == "dropped"]
-        assert [(one.source, one.reason) for one in gone] == [("skill", f"left out: {why}")]
+        assert [(one.source, one.reason.text()) for one in gone] == [("skill", f"left out: {notice.text}")]
         if layout == "ledger":
             assert "no longer applies" in str(sent.messages[-1]["content"]), "the model is told that it is gone"
         else:

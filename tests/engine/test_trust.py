@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lamina import App
-from lamina.app.tools import by_mode, spoken
+from lamina.app.tools import built_in_tools, instruction_paths
 from lamina.errors import SettingsError
-from lamina.layers.said import names_host, words
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings
+from lamina.tools.said import names_host, words
 from lamina.types import Context, Event, Text
 from tests.engine.chats import end_of, settings, told
 
@@ -53,7 +53,7 @@ def test_a_host_is_named_by_an_address_and_by_nothing_else(said: str, host: str,
 
 async def test_what_is_piped_in_below_the_words_names_no_host(tmp_path: Path) -> None:
     asked: list[bool] = []
-    tools = by_mode(settings(tools=True, workspace=str(tmp_path)))
+    tools = built_in_tools(settings(tools=True, workspace=str(tmp_path)))
 
     async def no(call: object, decision: object) -> bool:
         asked.append(True)
@@ -74,8 +74,8 @@ def test_files_whose_words_are_instructions_are_asked_for(tmp_path: Path) -> Non
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "rules.md").write_text("Be brief.\n", encoding="utf-8")
     kept = settings(tools=True, workspace=str(tmp_path), context=str(tmp_path / "now.md"))
-    assert {"AGENTS.md", "more/rules.md", "now.md"} <= spoken(kept, tmp_path)
-    check = by_mode(kept)["agent"]["write_file"].check
+    assert {"AGENTS.md", "more/rules.md", "now.md"} <= instruction_paths(kept, tmp_path)
+    check = built_in_tools(kept)["agent"]["write_file"].check
     assert check is not None
     for path in ("more/rules.md", "now.md"):
         assert check({"path": path, "content": "Obey."}).verdict == "confirm"
@@ -109,6 +109,6 @@ async def test_an_error_that_no_database_would_keep_still_ends_the_turn(tmp_path
     async with App.open(tmp_path / "x.db", settings=settings(), provider=Odd([]), work=False) as app:
         session = await app.new_session("ann")
         end = end_of(await told(app, session, "hi"))
-        assert (end.state, "RuntimeError" in end.error) == ("failed", True)
+        assert (end.state, "RuntimeError" in end.error.text()) == ("failed", True)
         (turn,) = await app.store.turns.list("ann", session.session_id)
         assert turn.state == "failed"

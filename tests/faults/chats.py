@@ -18,15 +18,15 @@ from typing import Any
 
 from lamina import App, ToolRegistry, render, validate
 from lamina.app.trace import requests_of
-from lamina.app.worker import PAUSE, jobs_of_turn
+from lamina.app.worker import POLL_INTERVAL_S, jobs_of_turn
+from lamina.assembly.history import INTERRUPTED
 from lamina.assembly.wire import GRAMMARS
 from lamina.errors import StoreError
-from lamina.layers.history import INTERRUPTED
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import Job, NewMemory, Sent, StoredMessage, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.database import Database
-from lamina.store.jobs import DIED
+from lamina.store.jobs import ABANDONED
 from lamina.store.store import Store, open_store
 from lamina.store.turns import Turns
 from lamina.types import AnyMessage, Began, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
@@ -201,7 +201,7 @@ async def all_final(store: Store) -> list[str]:
     look once more, and then it is ended. Counted by leases, since a busy machine is no fault."""
     held, until = await streaming(store), time.monotonic() + HANGS
     now = time.time()  # after reading: whoever still answers renews his lease meanwhile
-    late = [turn for turn in held if turn.lease_until > now + FINAL_WITHIN - PAUSE]
+    late = [turn for turn in held if turn.lease_until > now + FINAL_WITHIN - POLL_INTERVAL_S]
     found = [f"turn {turn.turn_id} is held for {turn.lease_until - now:.1f} more seconds" for turn in late]
     while not found and (left := await streaming(store)):
         if time.monotonic() > until:
@@ -233,7 +233,7 @@ async def work_off(app: App) -> list[str]:
         left = 0
         for owner in owners:
             for job in await store.jobs.parked(owner):
-                if not job.error.startswith(DIED.partition("{}")[0]):
+                if job.error != ABANDONED:
                     return [f"the job {job.key} is parked: {job.error}"]
                 await store.jobs.unpark(owner, job.job_id)
             counts = await store.jobs.counts(owner)
@@ -250,7 +250,7 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
     store = app.store
     found = await all_final(store)
     found += await work_off(app)
-    found += await store.maintenance.verify()
+    found += [problem.text for problem in await store.maintenance.verify()]
     known: dict[str, tuple[TurnRecord, list[StoredMessage]]] = {}
     learnt: Counter[str] = Counter()
     called: Counter[str] = Counter()
@@ -337,7 +337,7 @@ async def next_request(app: App, owner: str, session_id: str) -> list[str]:
 
 def interrupted(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """The calls of a request whose results say that they were interrupted."""
-    return [str(message.get("tool_call_id")) for message in messages if message.get("content") == INTERRUPTED]
+    return [str(message.get("tool_call_id")) for message in messages if INTERRUPTED in str(message.get("content"))]
 
 
 # Works
@@ -381,10 +381,10 @@ async def go_on(order: Line, ack: Ack) -> None:
         await running.wait()
         context = provider.contexts[0]
         if order.get("planted"):  # nobody says that a call was interrupted
-            left = [message for message in context.messages if message.get("content") != INTERRUPTED]
-            found = list(validate({"messages": left}, "openai"))
+            left = [message for message in context.messages if INTERRUPTED not in str(message.get("content"))]
+            found = [str(each) for each in validate({"messages": left}, "openai")]
         else:
-            found = [each for grammar in GRAMMARS for each in validate(render(context, grammar), grammar)]
+            found = [str(each) for grammar in GRAMMARS for each in validate(render(context, grammar), grammar)]
         said = {"state": running.turn.state, "open": unanswered(rows), "interrupted": interrupted(context.messages)}
         ack({**said, "problems": found})
 

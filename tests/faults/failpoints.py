@@ -1,7 +1,7 @@
 """A process that ends before or after the n-th transaction of a site, and lives that lead to every site.
 
 No switch in the product: the database of a child is wrapped. A site is a place in the store's source that calls
-`_db.write` or `_db.system`; the source itself says which there are.
+`_db.write` or `_db.write_any_owner`; the source itself says which there are.
 """
 
 import ast
@@ -21,7 +21,7 @@ from lamina.app.worker import Worker, jobs_of_turn
 from lamina.assembly.trace import pack
 from lamina.engine.run import Engine
 from lamina.errors import ConnectError
-from lamina.layers.memory import MemoryService
+from lamina.memory.service import MemoryService
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import NewJob, Sent, TurnRecord
 from lamina.store.database import Database, Make
@@ -58,12 +58,12 @@ def sites() -> dict[str, range]:
 def count_of_calls() -> int:
     """The same by another way, so that none is overlooked."""
     texts = (path.read_text(encoding="utf-8") for path in SOURCE.glob("*.py"))
-    return sum(len(re.findall(r"self\._db\.(?:write|system)\(", text)) for text in texts)
+    return sum(len(re.findall(r"self\._db\.(?:write|write_any_owner)\(", text)) for text in texts)
 
 
 def _asks(node: ast.Call) -> bool:
     called = node.func
-    if not isinstance(called, ast.Attribute) or called.attr not in ("write", "system"):
+    if not isinstance(called, ast.Attribute) or called.attr not in ("write", "write_any_owner"):
         return False
     return isinstance(called.value, ast.Attribute) and called.value.attr == "_db"
 
@@ -86,23 +86,27 @@ class Failing:
 
     def __init__(self, db: Database, ack: Ack, site: str, at: int, when: str) -> None:
         self._db, self._ack, self._site, self._at, self._when = db, ack, site, at, when
-        self.dialect, self.commits = db.dialect, 0
+        self.dialect, self.commits, self.damaged_indexes = db.dialect, 0, db.damaged_indexes
+        self.index_damage = db.index_damage
         self.passed: list[str] = []
 
     async def write(self, owner: str, make: Make[T]) -> T:
         return await self._passing(site_of(2), lambda: self._db.write(owner, make))
 
-    async def system(self, make: Make[T]) -> T:
-        return await self._passing(site_of(2), lambda: self._db.system(make))
+    async def write_any_owner(self, make: Make[T]) -> T:
+        return await self._passing(site_of(2), lambda: self._db.write_any_owner(make))
 
-    async def survey(self, make: Make[T]) -> T:
-        return await self._db.survey(make)
+    async def read_any_owner(self, make: Make[T]) -> T:
+        return await self._db.read_any_owner(make)
 
-    async def read(self, owner: str, make: Make[T]) -> T:
+    async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
+        return await self._db.read(owner, make, seconds=seconds)
+
+    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 
-    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
-        return await self._db.read(owner, make)
+    async def recreate_tables(self, group: str) -> None:
+        await self._db.recreate_tables(group)
 
     async def close(self) -> None:
         """Whoever opened it closes it."""

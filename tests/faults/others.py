@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lamina.errors import NotFoundError
-from lamina.layers.recall import Recall
+from lamina.memory.recall import Recall
 from lamina.records import NewMemory, Template
 from lamina.store.store import Store, open_store
 from tests.faults.failpoints import ENDED, Failing
@@ -54,8 +54,9 @@ async def titles(store: Store, owner: str = "ann") -> list[str]:
     return [session.title or session.session_id for session in await store.sessions.list(owner)]
 
 
-async def first_message(store: Store) -> str:
-    return (await store.history.messages("ann", "base", limit=1))[0].message_id
+async def first_answer(store: Store) -> str:
+    """Only answers can be collected; `record` has stored one."""
+    return next(m.message_id for m in await store.history.messages("ann", "base") if m.message["role"] == "assistant")
 
 
 async def with_job(store: Store, kind: str, use: Callable[[Any], Awaitable[Any]]) -> None:
@@ -89,7 +90,7 @@ async def forget(store: Store) -> None:
 
 
 async def collect(store: Store) -> None:
-    await store.history.collect("ann", await first_message(store))
+    await store.history.collect("ann", await first_answer(store))
 
 
 async def summarised(store: Store, session: str) -> bool:
@@ -181,7 +182,8 @@ OPS: list[tuple[str, Do, Look]] = [
     ("unpark", unpark, lambda s: equals(0, _count(s.jobs.parked("ann")))),
     ("import", import_all, lambda s: among("T", titles(s, "eve"))),
     ("reindex", lambda s: s.maintenance.reindex("ann"), lambda s: found(s, "apple")),
-    ("scrub", lambda s: s.maintenance.scrub(), lambda s: found(s, "apple")),
+    ("complete", lambda s: s.indexes.complete(), lambda s: found(s, "apple")),
+    ("secret", lambda s: s.sessions.secret("zoe"), anything),
     ("owners", lambda s: s.maintenance.owners(), anything),
     ("version", lambda s: s.overview.version(), anything),
     ("key", lambda s: s.keys.add("ann", "k", scopes=("chat",)), lambda s: equals(1, _count(s.keys.list("ann")))),
@@ -220,11 +222,12 @@ async def others(order: Line, ack: Ack) -> None:
 async def look(order: Line, ack: Ack) -> None:
     """What was acknowledged is there. A search index that was being made anew is made anew, as the error says."""
     async with open_store(order["where"], clock=lambda: 2e9) as store:
-        problems = list(await store.maintenance.verify())
-        if problems and all("run reindex" in problem for problem in problems):
+        found = await store.maintenance.verify()
+        if found and all(problem.part == "search" for problem in found):
             ack({"reindexed": True})
             await store.maintenance.reindex()
-            problems = list(await store.maintenance.verify())
+            found = await store.maintenance.verify()
+        problems = [problem.text for problem in found]
         for name, _, seen in OPS:
             if name in order["done"] and not await seen(store):
                 problems.append(f"{name} is lost")

@@ -397,8 +397,8 @@ async def test_R1_R13_R15_R20_what_was_acknowledged_under_kills_is_there_once(
 
 
 LOSSES = {
-    "which is not what": "UPDATE conversation SET content = '\"\"' WHERE turn_id = '{turn}' AND role = 'assistant'",
-    "the question of turn {turn} is lost": "UPDATE conversation SET content = '\"Hm.\"' WHERE turn_id = '{turn}' "
+    "which is not what": "UPDATE conversation SET content = '' WHERE turn_id = '{turn}' AND role = 'assistant'",
+    "the question of turn {turn} is lost": "UPDATE conversation SET content = 'Hm.' WHERE turn_id = '{turn}' "
     "AND role = 'user'",
     "turn {turn} was remembered 0 times": "DELETE FROM memory_index; "
     "DELETE FROM atomic_memory WHERE turn_id = '{turn}'",

@@ -105,7 +105,7 @@ async def test_R3_the_writer_syncs_at_every_commit(tmp_path: Path) -> None:
         return tuple(found)  # pyright: ignore[reportReturnType]
 
     async with open_store(os.fspath(tmp_path / "store.db")) as store:
-        assert await store.db.system(settings) == (2, "wal", 1, 0)
+        assert await store.db.write_any_owner(settings) == (2, "wal", 1, 0)
 
 
 # R4: the disk is full
@@ -158,7 +158,7 @@ async def test_R4_a_full_disk_is_said_before_acknowledging_and_writing_resumes(t
         async with open_store(os.fspath(disk / "store.db")) as store:
             session = (await store.sessions.new("ann", title="before")).session_id
             said, error = await fill_up(store, session, early)
-            assert "no space left" in str(error)
+            assert error.code == "store.disk_full"
             assert "free some space" in error.hint
             assert (await store.sessions.get("ann", session)).title == "before"
             assert await lost(store, said) == (1 if early else 0)
@@ -178,11 +178,11 @@ async def test_R4_without_root_a_full_database_behaves_the_same(tmp_path: Path) 
 
     async with open_store(os.fspath(tmp_path / "store.db")) as store:
         session = (await store.sessions.new("ann", title="before")).session_id
-        await store.db.system(lambda: limit(400))
+        await store.db.write_any_owner(lambda: limit(400))
         said, error = await fill_up(store, session)
-        assert "no space left" in str(error)
+        assert error.code == "store.disk_full"
         assert await lost(store, said) == 0
-        await store.db.system(lambda: limit(1_000_000))
+        await store.db.write_any_owner(lambda: limit(1_000_000))
         await store.turns.finish("ann", said[0], state="interrupted")
         assert await store.maintenance.verify() == []
 
@@ -223,7 +223,7 @@ async def test_R5_a_damaged_store_says_so_only_reads_and_is_not_touched(tmp_path
         assert "damaged" in str(error.value)
         for command in ("lamina store verify", "lamina store backup"):
             assert command in error.value.hint
-        with pytest.raises(StoreError, match="only reads"):
+        with pytest.raises(StoreError, match="read-only"):
             await store.sessions.new("ann")
         assert (await store.sessions.get("ann", session)).session_id == session
         assert await store.maintenance.verify()
@@ -311,7 +311,7 @@ class Blaming(SqliteDatabase):
         try:
             return await super().aside(work)
         except StoreError as error:
-            self.trouble = str(error)
+            self.trouble = error.phrase
             raise
 
 
@@ -333,7 +333,7 @@ async def test_R5_a_backup_that_fails_is_about_its_target_and_writing_goes_on(tm
         with pytest.raises(StoreError, match=re.escape(f"the backup {target} cannot be written")):
             await store.maintenance.backup(os.fspath(target))
     if planted:
-        with pytest.raises(StoreError, match="only reads"):
+        with pytest.raises(StoreError, match="read-only"):
             await store.sessions.new("ann")
     else:
         await store.history.append("ann", session, [{"role": "user", "content": "goes on"}])
@@ -384,10 +384,12 @@ TOUCHES = {
     "write_text", "write_bytes", "touch", "mkstemp", "NamedTemporaryFile",
 }  # fmt: skip
 ALLOWED = {
-    ("lock.py", "os.open"): "the lock file of its own",
+    ("lock.py", "os.open"): "the lock file of its own, and a new file before SQLite opens it",
+    ("lock.py", "os.chmod"): "takes rights away by the name of a file; nothing is opened or closed",
     ("lock.py", "os.unlink"): "the same, when it was just made beside what is no store",
     ("maintenance.py", "open"): "the export that is a backup of PostgreSQL",
     ("maintenance.py", "os.replace"): "the finished backup takes its name; nobody has it open",
+    ("maintenance.py", "create_private"): "the same, and an empty file for a copy",
     ("maintenance.py", "os.unlink"): "a copy that was ended before it had its name; it is never the store's own file",
     ("schema.py", "file.read_text"): "a packaged migration",
 }
@@ -413,7 +415,7 @@ def test_R6_nothing_of_ours_touches_the_files_of_the_database() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         if path.parent.name != "store" and re.search(r"-wal\b|-shm\b|-journal\b", path.read_text())
     ]
-    assert elsewhere == ["layers/tools_files.py"], "it names them in order to keep away from them"
+    assert elsewhere == ["app/tools.py", "tools/files.py"], "they name them in order to keep away from them"
 
 
 @pytest.mark.planted("code that opens, copies or deletes a file of the database")
@@ -451,7 +453,7 @@ async def test_transactions_that_wait_together_do_not_spoil_each_other(tmp_path:
 
         def broken() -> Steps[None]:
             yield "INSERT INTO user_profile (owner, name, value, updated) VALUES ('ann', 'no', '1', 1)", ()
-            raise ZeroDivisionError
+            raise MemoryError  # what a damaged row may raise is told as damage
 
         def wrong() -> Steps[None]:
             yield "INSERT INTO chunk (owner, turn_id, n, text) VALUES ('ann', 'nobody', 1, '')", ()
@@ -463,7 +465,7 @@ async def test_transactions_that_wait_together_do_not_spoil_each_other(tmp_path:
             *(store.history.append("ann", session, [{"role": "user", "content": str(n)}]) for n in range(50)),
             return_exceptions=True,
         )
-        assert isinstance(results[50], ZeroDivisionError)
+        assert isinstance(results[50], MemoryError)
         assert isinstance(results[51], StoreError)
         assert sum(isinstance(each, BaseException) for each in results) == 2
         assert (await store.sessions.get("ann", session)).last_seq == 100
@@ -490,7 +492,7 @@ async def test_a_mistake_that_ends_a_thread_leaves_nobody_waiting(tmp_path: Path
         raise Unforeseen
 
     async with open_store(os.fspath(tmp_path / "store.db")) as store:
-        with pytest.raises(StoreError, match="the reader has failed"):
+        with pytest.raises(StoreError, match="the store's reader failed"):
             await store.db.read("ann", unforeseen)
         assert await store.sessions.list("ann") == []
         works = [store.db.write("ann", unforeseen), *(store.sessions.new("ann") for _ in range(20))]

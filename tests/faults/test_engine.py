@@ -52,7 +52,7 @@ def test_R1_R20_nothing_acknowledged_is_lost_or_doubled_by_kill_9(
     where: str, nursery: Nursery, tmp_path: Path, load: Load
 ) -> None:
     seed, trial = load.seed(), Trial(nursery, where, tmp_path)
-    for n in load.rounds(100 if "://" not in where else 20, "kills"):
+    for n in load.rounds(30 if "://" not in where else 10, "kills", long=100 if "://" not in where else 20):
         trial.kill(seed + n)
         if n % 10 == 9:
             assert trial.problems() == []

@@ -1,35 +1,52 @@
 """T1 the command gate never lets a command with an effect run by itself, T3 what is shown is what will run.
 
-The corpus of attacks is in `attacks.py`. Two oracles are real: bash says which words it makes of a text, and commands
-that the gate calls safe are run in a scratch folder that must be the same afterwards.
+The corpus of attacks is in `attacks.py`. The oracle is real: bash says which words it makes of a text.
+What is called safe is run and watched in `test_gate_differential.py`.
+
 """
 
-import hashlib
 import random
 import re
 import subprocess
+import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lamina.layers.commands import decide
-from lamina.layers.shell_words import Part, read_script, visible_command
+from lamina.shell.policy import decide
+from lamina.shell.tokens import Part, read_script
+from lamina.text.unicode import visible_command
 from tests.faults.attacks import ATTACKS, BLOCKED, LINES, NOT_BLOCKED
 from tests.faults.load import Load
-from tests.layers.ordinary import ORDINARY
+from tests.shell.ordinary import ORDINARY
 
-ROOT = Path("/nonexistent/project")  # the corpus is about the words; what lies on the disk: test_gate_scenes.py
+root = Path()
+"""A workspace with secrets and names like options in it; links and repositories: test_gate_scenes.py."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workspace() -> Iterator[None]:
+    """Make the workspace, and remove it before the run is searched for files that were left."""
+    global root
+    with tempfile.TemporaryDirectory(prefix="lamina-gate-") as folder:
+        root = Path(folder) / "project"
+        for name in (".env", ".env.local", "server.pem", "id_rsa", ".ssh/id_ed25519", "a.txt", "-x", "-delete", "-ox"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        yield
+
+
 Gate = Callable[[str], str]
 """A command in, a verdict out."""
 
 
 def the_gate(command: str) -> str:
-    return decide(command, root=ROOT).verdict
+    return decide(command, root=root).verdict
 
 
 def let_through(gate: Gate, commands: list[str]) -> list[str]:
@@ -100,8 +117,8 @@ def test_T1_up_to_200_safe_parts_stay_safe(parts: list[str], joint: str) -> None
 
 @given(st.text(max_size=60))
 def test_T1_no_text_makes_it_fail_and_every_decision_has_a_reason(text: str) -> None:
-    decision = decide(text, root=ROOT)
-    assert decision.reason
+    decision = decide(text, root=root)
+    assert decision.explain()
     assert decision.shows == visible_command(text)
 
 
@@ -227,154 +244,6 @@ def test_T1_bash_finds_a_planted_mistake_of_the_reader(tmp_path: Path) -> None:
     assert wrong
 
 
-# Oracle 2: what is called safe is run, and the folder is the same afterwards
-
-WORDS = {
-    "sort": ["-n", "-r", "-o", "-ox", "--output=x", "-k1", "-u", "--outp=y", "a.txt", "*", "-T", "."],
-    "uniq": ["-c", "a.txt", "b.txt", "x", "-d"],
-    "find": [".", "-name", "'*.txt'", "-delete", "-exec", "touch", "x", "{}", "\\;", "+", "-fprint", "-print", "*",
-    "-type", "f"],
-    "sed": ["-n", "-i", "-e", "p", "'1p'", "'w x'", "'s/o/0/w x'", "'s/o/0/'", "'1e touch x'", "a.txt", "-ni",
-    "'$d'", "'s/a/touch x/e'"],
-    "awk": ["'{print $1}'", "'{print > \"x\"}'", "'BEGIN{system(\"touch x\")}'", "'NR>1'", "a.txt", "-F,",
-    "'{print|\"sh\"}'", "'{ n++ } END { print n }'"],
-    "git": ["status", "log", "diff", "branch", "tag", "new", "--output=x", "-c", "core.pager=touch", "--oneline",
-    "-p", "--list", "stash",
-            "list", "HEAD", "config", "user.name", "me", "-C", "sub", "show", "-n", "1", "--format=%h", "remote", "-v"],
-    "tree": ["-L", "1", "-o", "x"], "xxd": ["a.txt", "x", "-r", "-p", "-l", "4"], "date": ["+%F", "-u"],
-    "base64": ["a.txt", "-d", "-w", "0"], "cat": ["a.txt", "b.txt", "*", "-n", "*.txt", "sub/c.txt"],
-    "tar": ["-tf", "-cf", "tf", "x.tar", "a.tar", "."],
-    "printf": ["'%s\\n'", "-v", "PATH", "'%n'", "x", "'a[$(touch x)]'"],
-    "test": ["-f", "a.txt", "-v", "'a[$(touch x)]'", "=", "!"],
-    "cd": ["sub", "..", "-", "."], "echo": ["hi", "*", "'; touch x'", '"$(touch x)"', "'$(touch x)'", "\\;", "#"],
-    "tee": ["x"], "touch": ["x"], "cp": ["a.txt", "x"], "rm": ["a.txt"],
-    "xargs": ["cat", "rm", "-n", "1", "wc", "-l", "-I{}", "touch"],
-    "ls": ["-la", "sub", "*"], "grep": ["-n", "one", "-r", ".", "a.txt", "-l"],
-    "iconv": ["-f", "UTF-8", "-t", "GBK", "-o", "x", "a.txt"],
-    "unzip": ["-l", "-o", "a.zip"], "shuf": ["-n", "1", "-o", "x", "a.txt"], "tr": ["a", "b"], "wc": ["-l", "a.txt"],
-    "sh": ["-c", "'touch x'"],
-}  # fmt: skip
-TAILS = [
-    "",
-    "",
-    "",
-    "",
-    " > x",
-    " >> a.txt",
-    " 2>/dev/null",
-    " 2>&1",
-    " < a.txt",
-    " &> x",
-    " >| x",
-    " <> x",
-    " {PATH}>/dev/null",
-]
-SEPARATORS = ["", "", "", " | ", " && ", "; ", " || ", "\n", " & ", "|", " |& ", " \\\n", " # "]
-CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GIT_OPTIONAL_LOCKS": "0"}
-OWN_NOTES = ("home/.npm",)
-"""Where programs keep logs and caches of their own, outside of the workspace."""
-
-
-def made_up(rng: random.Random) -> str:
-    text = ""
-    for _ in range(rng.randint(1, 4)):
-        name = rng.choice(list(WORDS))
-        words = [rng.choice(WORDS[name]) for _ in range(rng.randint(0, 4))]
-        text += " ".join([name, *words]) + rng.choice(TAILS)
-        joint = rng.choice(SEPARATORS)
-        if not joint:
-            break
-        text += joint
-    return text
-
-
-def workspace(folder: Path) -> Path:
-    """A small project with a repository in it, a file named like an option, and a canary beside it."""
-    root = folder / "project"
-    (root / "sub").mkdir(parents=True)
-    (folder / "home" / ".npm").mkdir(parents=True)
-    for name, text in (
-        ("a.txt", "one\ntwo\n"),
-        ("b.txt", "three\n"),
-        ("sub/c.txt", "c\n"),
-        ("-delete", ""),
-        ("-ox", ""),
-    ):
-        (root / name).write_text(text, encoding="utf-8")
-    (folder / "canary").write_text("alive", encoding="utf-8")
-    me = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
-    for words in (["init", "-q"], ["add", "a.txt", "sub"], [*me, "commit", "-q", "-m", "first"]):
-        subprocess.run(
-            ["git", *words], cwd=root, env=CLEAN | {"HOME": str(folder / "home")}, check=True, capture_output=True
-        )
-    return root
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Every path below a folder with its kind and mode, time of change and content."""
-    found: dict[str, tuple[int, int, str]] = {}
-    for path in sorted(folder.rglob("*")):
-        if str(path.relative_to(folder)).startswith(OWN_NOTES):
-            continue
-        stat = path.lstat()
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        found[str(path.relative_to(folder))] = (stat.st_mode, stat.st_mtime_ns, content)
-    return found
-
-
-def run_for_real(command: str, root: Path) -> None:
-    subprocess.run(
-        ["/bin/bash", "--norc", "--noprofile",
-        "-c", command], cwd=root, env=CLEAN | {"HOME": str(root.parent / "home")},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False,
-    )  # fmt: skip
-
-
-def with_effect(gate: Gate, commands: Iterable[str], folder: Path) -> tuple[list[str], int]:
-    """Those of the commands that the gate calls safe and that changed something; and how many were run."""
-    root = workspace(folder)
-    before, caught, ran = snapshot(folder), list[str](), 0
-    for command in commands:
-        if gate(command) != "safe":
-            continue
-        run_for_real(command, root)
-        ran += 1
-        after = snapshot(folder)
-        if after != before:
-            caught.append(command)
-            before = after
-    return caught, ran
-
-
-def test_T1_what_is_called_safe_changes_nothing_when_it_runs(tmp_path: Path, load: Load) -> None:
-    rng = random.Random(load.seed())
-    root = tmp_path / "project"
-    made = (made_up(rng) for _ in load.rounds(2000, "commands"))
-    caught, ran = with_effect(lambda command: decide(command, root=root).verdict, made, tmp_path)
-    print(f"{ran} of {load.trials} made-up commands were called safe and run")
-    assert ran > 100
-    assert caught == []
-
-
-def test_T1_ordinary_commands_change_nothing_when_they_run(tmp_path: Path, load: Load) -> None:
-    root = tmp_path / "project"
-    caught, ran = with_effect(lambda command: decide(command, root=root).verdict, ORDINARY, tmp_path)
-    print(f"{ran} ordinary commands were run")
-    assert ran > 300
-    assert caught == []
-    load.tried(ran, "commands")
-
-
-@pytest.mark.planted("a gate that looks at the first part only, or trusts names")
-@pytest.mark.parametrize("planted", [looks_at_the_first_part, trusts_names])
-def test_T1_running_them_finds_a_planted_bug(planted: Gate, tmp_path: Path) -> None:
-    rng = random.Random(11)
-    made = [text for text in (made_up(rng) for _ in range(400)) if re.search(r"touch|-o|> x|>> a|-i|rm a|tee", text)]
-    caught, ran = with_effect(planted, made[:150], tmp_path)
-    print(f"{planted.__name__}: {ran} run, {len(caught)} with an effect")
-    assert caught
-
-
 # T3
 
 
@@ -413,7 +282,7 @@ def test_T3_one_command_one_look(text: str) -> None:
 
 def test_T3_the_shown_bytes_are_those_that_run_and_ordinary_text_stays_readable() -> None:
     for command in (*ORDINARY, *ATTACKS):
-        decision = decide(command, root=ROOT)
+        decision = decide(command, root=root)
         assert meant(decision.shows) == command
         if command.isascii() and command.isprintable() and not re.search(r"\\[uU]", command):
             assert decision.shows == command

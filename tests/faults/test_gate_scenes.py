@@ -5,15 +5,16 @@ The trap only makes a file inside of the test's own folder.
 """
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lamina.layers.commands import decide
-from lamina.layers.environment import shell_environment
-from lamina.layers.tools_files import file_tools
+from lamina.sandbox.environment import shell_environment
+from lamina.shell.policy import decide
+from lamina.tools.files import file_tools
 
 PLAIN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GIT_CONFIG_NOSYSTEM": "1"}
 ME = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "core.hooksPath=/dev/null")
@@ -226,9 +227,8 @@ def test_T1_a_line_that_is_not_known_makes_git_ask(line: str, tmp_path: Path) ->
 def test_T1_links_in_a_repository_and_lists_of_modules_make_git_ask(tmp_path: Path) -> None:
     root = repository(tmp_path / "a")
     (root / ".gitmodules").write_text("")
-    assert verdict("git log", root) == "safe"
-    assert verdict("git status", root) == "confirm"
-    assert verdict("git log -p --submodule=diff", root) == "confirm"
+    for command in ("git log", "git status", "git log -p --submodule=diff"):
+        assert verdict(command, root) == "confirm"
     for name in ("objects/info/alternates", "config.worktree", "sharedindex.1"):
         root = repository(tmp_path / name.replace("/", "-"))
         (root / ".git" / name).write_text("x")
@@ -237,6 +237,77 @@ def test_T1_links_in_a_repository_and_lists_of_modules_make_git_ask(tmp_path: Pa
     (root / ".git" / "config").rename(root / "config")
     (root / ".git" / "config").symlink_to("../config")
     assert verdict("git log", root) == "confirm"
+
+
+def unplug(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def break_off(path: Path) -> None:
+    path.write_text("[")
+
+
+def lead_out(path: Path) -> None:
+    """The same file or folder, but outside of the workspace."""
+    away = next(up for up in path.parents if up.name == "project").with_name(f"away-{path.name}")
+    if path.exists():
+        path.rename(away)
+    path.symlink_to(away)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [(name, lead_out) for name in ("HEAD", "info", "refs/heads", "logs", "objects/pack", "index", "config",
+        "packed-refs")]
+    + [(name, unplug) for name in ("config", "index")]
+    + [("config", loop), ("config", break_off)],
+)  # fmt: skip
+def test_T1_links_pipes_and_loops_in_a_repository_make_git_ask_and_nothing_waits(
+    name: str, spoil: Callable[[Path], object], tmp_path: Path
+) -> None:
+    root = repository(tmp_path / "project")
+    assert verdict("git log", root) == "safe"
+    spoil(root / ".git" / name)
+    for command in ("git log", "git status", "git config user.name"):
+        assert verdict(command, root) == "confirm", command
+    odd = name == "config" and not (root / ".git" / name).is_symlink()  # grep -r follows no link
+    assert verdict("grep -r x .", root) == ("confirm" if odd else "safe")
+
+
+def test_T1_a_link_among_the_objects_makes_git_ask(tmp_path: Path) -> None:
+    root = repository(tmp_path / "project")
+    (root / ".git" / "objects" / "ab").mkdir(exist_ok=True)
+    (root / ".git" / "objects" / "ab" / ("0" * 38)).symlink_to(tmp_path / "away")
+    assert verdict("git log", root) == "confirm"
+
+
+def test_T1_a_workspace_inside_of_a_larger_repository_makes_git_ask(tmp_path: Path) -> None:
+    """git reads the history of all of it, and its configuration is outside of the workspace."""
+    root = repository(tmp_path / "project") / "part"
+    root.mkdir()
+    for command in ("git log", "git status", "git diff", "git -C . log", "git grep x"):
+        assert verdict(command, root) == "confirm", command
+    assert verdict("git log", root.parent) == "safe"
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [(f"{scheme}://{named}@example.com/x", "confirm")
+     for scheme in ("http", "https", "ftp", "git", "HTTPS", "svn+https") for named in ("me:pass", "token", ":pass")]
+    + [("ssh://me:pass@example.com/x", "confirm"), ("ssh://git@example.com/x", "safe"), ("git@example.com:x/y", "safe"),
+       ("https://example.com/@scope/x", "safe"), ("file:///srv/x.git", "safe"), ("../x.git", "safe")],
+)  # fmt: skip
+def test_T1_a_password_in_the_address_of_a_remote_makes_git_ask(url: str, wanted: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for key in ("url", "pushurl"):
+        (tmp_path / ".git" / "config").write_text(f'[remote "o"]\n\t{key} = {url}\n')
+        assert verdict("git remote -v", tmp_path) == verdict("grep -r x .", tmp_path) == wanted
 
 
 def trusts_the_first_line(config: bytes) -> bool:
@@ -284,9 +355,9 @@ def test_T1_a_link_out_of_the_workspace_is_found_behind_a_glob_or_a_comparison(c
 
 
 @pytest.mark.parametrize(
-    "command", ["grep -r '' .", "grep -rn x", "grep -r x src", "grep --recursive x .", "grep -d recurse x .",
+    "command", ["grep -r '' .", "grep -rn x", "grep -r x src", "grep --recursive x .",
         "rg --hidden x",
-    "rg -u x", "rg -uuu x", "rg -. x", "rg --no-ignore x src", "diff -r src d1", "cd src && grep -r x .", "git grep x",
+    "rg -u x", "rg -uuu x", "rg --no-ignore x src", "diff -r src d1", "cd src && grep -r x .", "git grep x",
     "grep -rn x --include='.*' .", "egrep -r x ."]
 )  # fmt: skip
 def test_T1_a_recursion_over_a_secret_asks(command: str, tmp_path: Path) -> None:
@@ -311,12 +382,84 @@ def test_T1_a_recursion_that_cannot_reach_the_secret_is_safe(tmp_path: Path) -> 
     assert verdict("rg x", root) == "confirm"
 
 
+@pytest.mark.parametrize("command", ["cat < -", "rev -", "hexdump -C -", "sort -u < ./-", "cat src/a.py | rev -"])
+def test_T1_a_link_named_like_the_input_leads_nowhere_unasked(command: str, tmp_path: Path) -> None:
+    """A redirect opens a file named -, and so do programs that do not take it for their input."""
+    root = tmp_path / "project"
+    root.mkdir()
+    assert decide(command, root=root).verdict == "safe"
+    (root / "-").symlink_to(tmp_path / "plain.txt")
+    assert decide(command, root=root).verdict == "confirm"
+
+
 def test_T1_a_link_with_a_harmless_name_to_a_secret_asks(tmp_path: Path) -> None:
     root = project(tmp_path)
     (root / ".env").write_text("KEY=1\n")
     (root / "notes.txt").symlink_to(".env")
     for command in ("cat notes.txt", "cat n*", "cat < notes.txt", "diff -r . d1"):
         assert verdict(command, root) == "confirm", command
+
+
+@pytest.mark.parametrize(
+    "path", [".git/objects/.env", ".git/objects/ab/id_rsa", ".git/objects/pack/server.pem", ".git/info/.env",
+    ".git/.netrc", ".ssh/notes.txt", "src/.aws/x", ".git/modules/x/config", "keys/.kube/cache/x.json"]
+)  # fmt: skip
+def test_T1_a_secret_below_git_and_a_file_in_a_closed_folder_are_found(path: str, tmp_path: Path) -> None:
+    root = project(tmp_path)
+    (root / ".git" / "objects" / "ab").mkdir(parents=True)
+    assert verdict("grep -r x .", root) == verdict("rg --hidden x", root) == "safe"
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text("KEY=1\n")
+    for command in ("grep -r x .", "rg --hidden x", "git grep x", f"cat {path}"):
+        assert verdict(command, root) == "confirm", command
+
+
+def test_T1_another_name_of_a_secret_is_closed_too(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    (root / "keys" / ".ssh").mkdir()
+    for secret, other in ((".env", "notes.txt"), ("keys/.ssh/known", "src/plain.txt")):
+        (root / secret).write_text("KEY=1\n")
+        assert verdict("grep -r x src", root) == "safe"
+        (root / other).hardlink_to(root / secret)
+        for command in (f"cat {other}", f"head < {other}", f"cat {other[:-2]}*", f"grep x {other}"):
+            assert verdict(command, root) == "confirm", command
+    assert verdict("grep -r x src", root) == "confirm"
+    (root / "d1" / "y").hardlink_to(root / "d1" / "x")
+    assert verdict("cat d1/y", root) == verdict("grep -r x d1", root) == "safe"
+
+
+IGNORES = [".gitignore", ".ignore", ".rgignore", "src/.gitignore", "src/.ignore", ".git/info/exclude", "../.ignore"]
+
+
+@pytest.mark.parametrize("path", IGNORES)
+def test_T1_rg_asks_where_an_ignore_file_may_take_a_secret_in_again(path: str, tmp_path: Path) -> None:
+    """From rg's manual, --hidden: "if a hidden file or a directory is whitelisted in an ignore file, then it will be
+    searched even if this flag isn't provided"; and a search reads these files in all folders above it, too."""
+    root = project(tmp_path)
+    (root / "src" / ".env").write_text("KEY=1\n")
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("*.log\n")
+    for command in ("rg KEY", "rg KEY src", "cd src && rg KEY"):
+        assert verdict(command, root) == "safe", command
+        file.write_text("*.log\n!.env\n")
+        assert verdict(command, root) == "confirm", command
+        file.write_text("*.log\n")
+    unplug(file)
+    assert verdict("rg KEY", root) == "safe"  # and nothing waits for the pipe
+    (root / "src" / ".env").unlink()
+    file.unlink()
+    file.write_text("!.env\n")
+    assert verdict("rg KEY", root) == "safe"
+
+
+@pytest.mark.skipif(not shutil.which("rg"), reason="rg is not installed")
+def test_T1_rg_itself_reads_what_an_ignore_file_takes_in_again(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY=1\n")
+    for name, printed in ((".unknown", ""), (".rgignore", ".env:KEY=1\n")):
+        (tmp_path / name).write_text("!.env\n")
+        ran = subprocess.run(["rg", "--no-config", "KEY"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.stdout == printed
 
 
 def test_T1_a_file_named_like_an_option_and_too_many_files_ask(tmp_path: Path) -> None:
@@ -326,10 +469,10 @@ def test_T1_a_file_named_like_an_option_and_too_many_files_ask(tmp_path: Path) -
     assert verdict("cat *", root) == "confirm"
     many = root / "many"
     many.mkdir()
-    for number in range(2_001):
+    for number in range(1_500):
         (many / f"{number}.txt").touch()
-    assert verdict("cat many/1*.txt", root) == "safe"
-    assert verdict("cat many/*.txt", root) == "confirm"
+    assert verdict("cat many/*.txt", root) == "safe"
+    assert verdict("cat many/*.txt many/*t ./many/*", root) == "confirm"
 
 
 def literal_only(command: str, root: Path) -> str:
@@ -360,6 +503,6 @@ def test_T1_a_file_that_programs_obey_is_not_written_without_asking(path: str, t
     assert write is not None
     assert edit is not None
     assert write({"path": path, "content": "x"}).verdict == "confirm"
-    assert edit({"path": path, "old": "x", "new": "y"}).verdict == "confirm"
+    assert edit({"path": path, "old_string": "x", "new_string": "y"}).verdict == "confirm"
     assert write({"path": "src/main.py", "content": "x"}).verdict == "safe"
     assert write({"path": ".gitignore", "content": "x"}).verdict == "safe"

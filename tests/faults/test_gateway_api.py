@@ -556,7 +556,7 @@ async def test_R15_a_planted_route_that_replaces_is_caught(tmp_path: Path) -> No
 MAY = {
     "history": {"messages", "get", "collected", "text"},
     "turns": {"get", "list", "chunks"},
-    "sessions": {"new", "get", "list", "search", "update", "branch", "delete"},
+    "sessions": {"new", "get", "list", "search", "searches_all", "update", "branch", "delete"},
 }
 """What a face may do with the store's messages and turns: nothing in it replaces a row."""
 

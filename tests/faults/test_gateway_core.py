@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from lamina.gateway.guard import Guard
 from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.log import RequestLog
 from lamina.gateway.options import Options
+from lamina.gateway.server import ConnectionTable
 from lamina.providers.openai import OpenAIProvider
 from lamina.types import Key
 from tests.faults.load import Load
-from tests.gateway.raw import request, say
+from tests.gateway.raw import reply, request, say
 from tests.gateway.serving import TOKEN, Site, free_port, running
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -144,6 +146,145 @@ async def test_G1_slow_clients_are_closed_and_honest_ones_all_answered(tmp_path:
 async def test_G1_a_server_without_deadlines_is_found(tmp_path: Path) -> None:
     left, _ = await siege(tmp_path, 10, 10, Options(log="off", receive_seconds=600, idle_seconds=600))
     assert left == 10
+
+
+async def half_open(port: int, count: int, data: bytes, made: list[socket.socket] | None = None) -> list[socket.socket]:
+    """So many connections from this address that send this, all of it or some, and then nothing more."""
+    loop, made = asyncio.get_running_loop(), [] if made is None else made
+    for _ in range(count):
+        sock = slow_connection(port)
+        made.append(sock)  # at once: a caller that cancels this still closes them
+        await loop.sock_connect(sock, ("127.0.0.1", port))
+        with suppress(OSError):  # it was one too many
+            await loop.sock_sendall(sock, data)
+    return made
+
+
+async def lock_out(folder: Path, data: Callable[[int], bytes], honest: int, wait: float = 0.2) -> list[int]:
+    """What honest clients of the same address hear, each by a connection of its own, while others hold 600."""
+    seen = Seen()
+    async with running(folder / "s.db", routes=(*seen.routes(), *FLOOD), options=Options(log="off")) as site:
+        held = await half_open(site.port, 600, data(site.port))
+        await asyncio.sleep(wait)
+        heard = [(await say(site.port, request("GET", "/api/note", BEARER, port=site.port)))[0] for _ in range(honest)]
+        for sock in held:
+            sock.close()
+        return heard
+
+
+def _half_a_header(port: int) -> bytes:
+    return f"GET /api/note HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX: ".encode()
+
+
+def _half_a_body(port: int) -> bytes:
+    given = {**BEARER, "Content-Length": "9000", "Content-Type": "application/json"}
+    return request("POST", "/api/note", given, port=port)
+
+
+def _half_a_body_of_a_stranger(port: int) -> bytes:
+    given = {"Authorization": "Bearer lam_wrong", "Content-Length": "9000", "Content-Type": "application/json"}
+    return request("POST", "/api/note", given, port=port)
+
+
+SLOW: dict[str, tuple[Callable[[int], bytes], float]] = {
+    "nothing": (lambda port: b"", 0.2),
+    "half a header": (_half_a_header, 0.2),
+    "half a body": (_half_a_body, 0.2),
+    "half a body, with a wrong key": (_half_a_body_of_a_stranger, 0.2),
+    "no reading": (lambda port: request("GET", "/api/large", BEARER, port=port) * 12, 1.5),
+    "a request and then silence": (lambda port: request("GET", "/api/note", BEARER, port=port), 0.2),
+}
+"""What slow clients send, and the seconds after which they count as slow."""
+
+
+@pytest.mark.parametrize("what", list(SLOW))
+async def test_G1_600_slow_connections_lock_nobody_of_the_same_address_out(
+    tmp_path: Path, what: str, load: Load
+) -> None:
+    data, wait = SLOW[what]
+    heard = await lock_out(tmp_path, data, 30 * load.factor, wait)
+    assert heard == [200] * len(heard)
+    load.tried(600, "slow clients")
+
+
+@pytest.mark.parametrize("what", ["nothing", "half a header", "half a body"])
+async def test_G1_a_burst_of_slow_connections_locks_nobody_out_even_at_first(tmp_path: Path, what: str) -> None:
+    """While none of them has been slow for long, the oldest gives way."""
+    heard = await lock_out(tmp_path, SLOW[what][0], 30, wait=0)
+    assert heard == [200] * len(heard)
+
+
+@pytest.mark.planted("a server in which a connection without a whole header keeps its place")
+async def test_G1_a_server_in_which_nobody_gives_way_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConnectionTable, "first_to_go", lambda *_: None)
+    assert set(await lock_out(tmp_path, _half_a_header, 5)) == {503}
+
+
+async def renew(port: int, data: bytes, held: list[socket.socket]) -> None:
+    """Slow connections, again and again: each of them is too young to have been slow for long."""
+    while True:
+        await half_open(port, 20, data, held)
+        for sock in held[:-300]:
+            sock.close()
+        del held[:-300]
+        await asyncio.sleep(0.02)
+
+
+async def lock_out_by_new_ones(folder: Path, data: Callable[[int], bytes]) -> list[int]:
+    """What honest clients of the same address hear while another renews its connections; the first is a long upload."""
+    held: list[socket.socket] = []
+    options = Options(log="off", address_connections=200)
+    async with running(folder / "s.db", routes=Seen().routes(), options=options) as site:
+        given = {**BEARER, "Content-Length": "40000", "Content-Type": "application/json"}
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(request("POST", "/api/note", given, port=site.port))
+        attack = asyncio.create_task(renew(site.port, data(site.port), held))
+        heard: list[int] = []
+        for n in range(20):
+            writer.write(b"{".ljust(2_000) if not n else b"}".rjust(2_000) if n == 19 else b" " * 2_000)
+            await asyncio.sleep(0.05)
+            heard.append((await say(site.port, request("GET", "/api/note", BEARER, port=site.port)))[0])
+        heard.append((await reply(reader))[0])
+        writer.close()
+        attack.cancel()
+        await asyncio.gather(attack, return_exceptions=True)
+        for sock in held:
+            sock.close()
+    return heard
+
+
+@pytest.mark.parametrize("data", [_half_a_header, _half_a_body, _half_a_body_of_a_stranger])
+async def test_A7_slow_connections_that_are_renewed_lock_nobody_of_the_same_address_out(
+    tmp_path: Path, data: Callable[[int], bytes]
+) -> None:
+    heard = await lock_out_by_new_ones(tmp_path, data)
+    assert heard == [200] * len(heard)
+
+
+@pytest.mark.planted("a server in which a body that does not come keeps its place")
+async def test_A7_a_server_in_which_slow_bodies_stay_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConnectionTable, "first_to_go", lambda *_: None)
+    assert 503 in await lock_out_by_new_ones(tmp_path, _half_a_body)
+
+
+async def test_A7_an_answered_request_whose_body_does_not_come_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", routes=Seen().routes(), options=Options(log="off")) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(_half_a_body_of_a_stranger(site.port))
+        assert (await reply(reader))[0] == 401
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_N24_a_connection_that_finds_no_room_hears_when_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConnectionTable, "first_to_go", lambda *_: None)  # as if all others were waiting for an answer
+    async with running(tmp_path / "s.db", routes=Seen().routes(), options=Options(log="off", connections=1)) as site:
+        held = await half_open(site.port, 1, b"")
+        status, headers, _ = await say(site.port, request("GET", "/api/note", BEARER, port=site.port))
+        held[0].close()
+    assert (status, headers["retry-after"]) == (503, "1")
 
 
 # --- G4: foreign hosts and pages

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from lamina import App, assemble, render, validate
+from lamina.assembly.history import INTERRUPTED, closed, together
 from lamina.assembly.wire import GRAMMARS
 from lamina.engine.run import Engine
-from lamina.engine.work import Work
 from lamina.errors import MessageError
-from lamina.layers.history import INTERRUPTED, closed, together
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import MessageState, StoredMessage
 from lamina.store.store import Store, open_store
-from lamina.types import Message, Role, ToolCallEvent
+from lamina.types import Message, Role
 from tests.faults.chats import chat_settings, next_request, tools
 from tests.faults.load import Load
 
@@ -80,12 +79,12 @@ def request_problems(rng: random.Random, close: Close) -> tuple[list[str], bool]
     except MessageError as error:
         return [str(error)], False
     found = [f"{grammar}: {problem}" for grammar in GRAMMARS for problem in validate(render(context, grammar), grammar)]
-    return found, any(message["content"] == INTERRUPTED for message in context.messages)
+    return found, any(INTERRUPTED in str(message["content"]) for message in context.messages)
 
 
-def test_R12_ten_thousand_histories_make_valid_requests(load: Load) -> None:
+def test_R12_any_history_makes_valid_requests(load: Load) -> None:
     rng, interrupted = random.Random(load.seed()), 0
-    for _ in load.rounds(HISTORIES, "histories"):
+    for _ in load.rounds(HISTORIES // 5, "histories", long=HISTORIES):
         state = rng.getstate()
         found, some = request_problems(rng, closed)
         if found:
@@ -116,19 +115,12 @@ SAME: list[Step] = [{"call": "look", "id": name} for name in ("a", "a_2", "a", "
 ODD_ANSWERS: list[list[Step]] = [*([call] for call in ODD_CALLS), SAME, [{"text": "half \ud83d"}, SAME[0]]]
 
 
-class Trusting(Engine):
-    """The planted bug, which the engine had: what a provider gives as a call goes into the history as it is."""
-
-    def _own(self, work: Work, call: ToolCallEvent) -> ToolCallEvent:
-        return call
-
-
-async def odd_problems(store: Store, answer: list[Step], kind: type[Engine] = Engine) -> list[str]:
+async def odd_problems(store: Store, answer: list[Step]) -> list[str]:
     """What is wrong with a turn in which a model answers so, and with the request after it."""
     provider = ScriptedProvider([answer, [{"text": "Well."}]])
     app = App(store, chat_settings(), tools=tools(lambda line: None, 0), provider=provider)
     session = await app.new_session("ann")
-    engine = kind(app.builder, store.turns, store.sessions, store.history, provider=provider)
+    engine = Engine(app.builder, store.turns, store.sessions, store.history, provider=provider)
     running = await engine.start(await app.turn("ann", session.session_id, "Hello"))
     async with asyncio.timeout(60):
         turn = await running.wait()
@@ -147,8 +139,15 @@ async def test_R12_whatever_a_model_calls_the_session_goes_on(tmp_path: Path) ->
 @pytest.mark.planted("a call that goes into the history as the model wrote it")
 async def test_R12_a_planted_call_that_no_provider_takes_back_is_found(tmp_path: Path) -> None:
     async with open_store(tmp_path / "store.db") as store:
-        for answer in ODD_ANSWERS[:4]:
-            assert any("the session is lost" in each for each in await odd_problems(store, answer, Trusting))
+        app = App(store, chat_settings(), provider=ScriptedProvider([]))
+        for step in ODD_CALLS[:4]:
+            session = (await app.new_session("ann")).session_id
+            name, made = step.get("id", "c1"), {"name": step["call"], "arguments": json.dumps(step["arguments"])}
+            asked: Any = {"role": "assistant", "tool_calls": [{"id": name, "type": "function", "function": made}]}
+            result: Any = {"role": "tool", "tool_call_id": name, "content": "Seen."}
+            await store.history.append("ann", session, [{"role": "user", "content": "Look."}, asked, result])
+            with pytest.raises(MessageError):
+                await next_request(app, "ann", session)
 
 
 ODD_QUESTIONS: list[Any] = [

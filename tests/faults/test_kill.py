@@ -28,7 +28,9 @@ except StoreError as error:
     sys.exit(error.exit_code)
 """
 UNLOCKED = HOLD.replace(
-    "async def main", "import lamina.store.lock as lock\nlock.fcntl.flock = lambda *_: None\nasync def main"
+    "async def main",
+    "import lamina.store.lock as lock\nlock.take_lock = lambda *_: lambda: None\n"
+    "lock.OwnerLock.claim = lambda *_: None\nasync def main",
 )
 
 

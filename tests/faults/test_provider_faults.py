@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from lamina import App, Tool, ToolRegistry, validate
+from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.engine.running import Running
-from lamina.engine.work import Work
+from lamina.engine.work import TurnState
 from lamina.errors import BrokenStreamError, ProviderError, StalledError
 from lamina.ports import Provider
 from lamina.records import StoredMessage
 from lamina.store.store import Store, open_store
+from lamina.text.messages import Phrase
 from lamina.types import Context, Ended, Text, ToolCallEvent, ToolResult, TurnEvent
 from tests.faults.chats import chat_settings
 from tests.faults.load import Load
@@ -44,7 +45,7 @@ def engine_of(app: App, asked: Provider, kind: type[Engine]) -> Engine:
 @asynccontextmanager
 async def asking(
     store: Store, asked: Provider, session_id: str, words: str, kind: type[Engine] = Engine
-) -> AsyncGenerator[Running]:
+) -> AsyncGenerator[TurnHandle]:
     """A turn of a session; whatever comes of it, nothing runs on."""
     app = App(store, SETTINGS, provider=asked, tools=ToolRegistry(Tool.of(find)))
     engine = engine_of(app, asked, kind)
@@ -55,7 +56,7 @@ async def asking(
         await asked.close()
 
 
-async def turn_of(store: Store, running: Running) -> list[StoredMessage]:
+async def turn_of(store: Store, running: TurnHandle) -> list[StoredMessage]:
     rows = await store.history.messages("ann", running.turn.session_id)
     return [row for row in rows if row.turn_id == running.turn.turn_id]
 
@@ -102,14 +103,14 @@ def fault_problems(fault: Fault, stream: bool, shown: list[TurnEvent]) -> list[s
         return [] if (text, last.state) == (TEXT, "complete") else [f"{text!r}, {last}"]
     came = issubclass(fault.error, StalledError | BrokenStreamError) or text or called
     found = [] if last.state == ("interrupted" if came else "failed") else [f"{fault.error}, and yet {last}"]
-    found += [f"the wrong words: {last}"] if not last.error or KEY in str(last) or "bug" in last.hint else []
+    found += [f"the wrong words: {last}"] if not last.error or KEY in str(last) or last.hint.code == "bug.hint" else []
     if fault.kept == "endless":
         return found + ([] if not stream or "on on " in text else [f"kept {text!r}"])
     some = stream and fault.kept == "some"
     return found + ([] if TEXT.startswith(text) and bool(text) == some else [f"kept {text!r}"])
 
 
-async def stored_problems(store: Store, running: Running, shown: list[TurnEvent]) -> list[str]:
+async def stored_problems(store: Store, running: TurnHandle, shown: list[TurnEvent]) -> list[str]:
     """Whatever was shown is stored, and the turn has its end."""
     stored = await store.turns.get("ann", running.turn.turn_id)
     rows, last = await turn_of(store, running), shown[-1]
@@ -167,7 +168,7 @@ async def test_R11_a_turn_survives_every_fault_of_its_provider(
 class Patient(Engine):
     """The planted bug: it waits for an answer that is done, whatever happens."""
 
-    async def _answer(self, work: Work, context: Context) -> list[ToolCallEvent]:
+    async def _answer(self, work: TurnState, context: Context) -> list[ToolCallEvent]:
         try:
             return await super()._answer(work, context)
         except ProviderError:
@@ -178,8 +179,8 @@ class Patient(Engine):
 class Careless(Engine):
     """The planted bug: it tells that the turn has ended, and does not store it."""
 
-    async def _finish(self, work: Work, problem: BaseException | None) -> None:
-        work.running.end(work.record, Ended("complete" if problem is None else "interrupted", str(problem)))
+    async def _finish(self, work: TurnState, problem: BaseException | None) -> None:
+        work.running.end(work.record, Ended("complete" if problem is None else "interrupted", Phrase(str(problem))))
 
 
 @pytest.mark.planted("an engine that waits for ever; one that does not store the end")

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from lamina import App, render, validate
+from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.engine.running import Running
-from lamina.engine.work import Work
+from lamina.engine.work import TurnState
 from lamina.ports import Ask
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import StoredMessage, Turn
@@ -46,7 +46,7 @@ async def chatting(where: Path, script: list[list[Step]], **options: Any) -> Asy
     assert asyncio.all_tasks() - before == set()
 
 
-async def rows_of(app: App, running: Running) -> list[StoredMessage]:
+async def rows_of(app: App, running: TurnHandle) -> list[StoredMessage]:
     turn = running.turn
     rows = await app.store.history.messages(turn.owner, turn.session_id)
     return [row for row in rows if row.turn_id == turn.turn_id]
@@ -56,7 +56,7 @@ def said(rows: list[StoredMessage]) -> str:
     return "".join(row.text for row in rows if row.role == "assistant")
 
 
-async def read_until(running: Running, characters: int) -> str:
+async def read_until(running: TurnHandle, characters: int) -> str:
     """Read so many characters of the answer, or all of it, and leave."""
     text = ""
     async with aclosing(running.events()) as events:
@@ -124,7 +124,7 @@ async def cancelled(app: App, rng: random.Random, session_id: str, n: int) -> li
     return found
 
 
-async def shown_problems(app: App, running: Running, shown: Sequence[TurnEvent]) -> list[str]:
+async def shown_problems(app: App, running: TurnHandle, shown: Sequence[TurnEvent]) -> list[str]:
     """What was shown of a turn is stored, all of it, once, and nothing else."""
     rows, turn, last = await rows_of(app, running), running.turn, shown[-1]
     text = "".join(event.text for event in shown if isinstance(event, Text))
@@ -158,8 +158,8 @@ class Meeting:
 
     def __init__(self, db: Database, at: int, when: str, tell: Callable[[], None]) -> None:
         self._db, self._at, self._when, self._tell = db, at, when, tell
-        self.dialect, self.commits = db.dialect, 0
-        self.count = 0
+        self.dialect, self.commits, self.damaged_indexes = db.dialect, 0, db.damaged_indexes
+        self.index_damage, self.count = db.index_damage, 0
 
     async def write(self, owner: str, make: Make[T]) -> T:
         self.count += 1
@@ -172,17 +172,20 @@ class Meeting:
             await asyncio.sleep(0)
         return result
 
-    async def system(self, make: Make[T]) -> T:
-        return await self._db.system(make)
+    async def write_any_owner(self, make: Make[T]) -> T:
+        return await self._db.write_any_owner(make)
 
-    async def survey(self, make: Make[T]) -> T:
-        return await self._db.survey(make)
+    async def read_any_owner(self, make: Make[T]) -> T:
+        return await self._db.read_any_owner(make)
 
-    async def read(self, owner: str, make: Make[T]) -> T:
+    async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
+        return await self._db.read(owner, make, seconds=seconds)
+
+    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 
-    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
-        return await self._db.read(owner, make)
+    async def recreate_tables(self, group: str) -> None:
+        await self._db.recreate_tables(group)
 
     async def close(self) -> None:
         """Whoever opened it closes it."""
@@ -191,7 +194,7 @@ class Meeting:
 class Rash(Engine):
     """The planted bug, which the engine had: a call is stored while the turn is cancelled, and its text once more."""
 
-    async def _use(self, work: Work, calls: Sequence[ToolCallEvent]) -> None:
+    async def _run_tools(self, work: TurnState, calls: Sequence[ToolCallEvent]) -> None:
         call = calls[0]
         function: Any = {"name": call.name, "arguments": call.arguments}
         asked: Any = [{"id": call.id, "type": "function", "function": function}]
@@ -199,7 +202,7 @@ class Rash(Engine):
             message: Message = {"role": "assistant", "content": work.said or None, "tool_calls": asked}
             await self._turns.add(*work.key, [message], lease=self._lease)
             work.show_rest()
-            work.said, work.shown = "", 0
+            work.begin_step()
 
 
 async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) -> list[str]:
@@ -207,7 +210,7 @@ async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) ->
     wrong: list[str] = []
     async with open_store(where / "store.db") as plain:
         for at in range(2, 20):
-            started: list[Running] = []
+            started: list[TurnHandle] = []
             store = Store(Meeting(plain.db, at, when, lambda held=started: held[0].cancel()), time.time)
             provider = ScriptedProvider(script())
             app = App(store, chat_settings(memory=False), tools=tools(lambda line: None, 0), provider=provider)
@@ -237,7 +240,7 @@ async def test_R9_a_planted_text_that_is_stored_twice_is_found(tmp_path: Path) -
 class Fickle(Engine):
     """The planted bug, which the engine had: whoever leaves while the question is stored leaves it to nobody."""
 
-    async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> Running:
+    async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> TurnHandle:
         return await self._start(turn, key, ask)
 
 
@@ -245,7 +248,7 @@ async def left_in_the_question(where: Path, when: str, engine: type[Engine] = En
     """The states of the turns after the caller was cancelled in the transaction of his question."""
     async with open_store(where / "store.db") as plain:
         session = await plain.sessions.new("ann", mode="agent")
-        asking: list[asyncio.Task[Running]] = []
+        asking: list[asyncio.Task[TurnHandle]] = []
         store = Store(Meeting(plain.db, 1, when, lambda: cast("None", asking[0].cancel())), time.time)
         provider = ScriptedProvider([[{"text": "Hello"}]])
         app = App(store, chat_settings(memory=False), provider=provider)
@@ -291,7 +294,7 @@ class Guarded(ScriptedProvider):
         request = json.dumps(context.messages, ensure_ascii=False)
         owners = set(re.findall(r"canary-(\d+)-", request))
         self.problems += [f"the canaries of {owners} in one request"] if len(owners) != 1 else []
-        self.problems += validate(render(context), "openai")
+        self.problems += map(str, validate(render(context), "openai"))
         return super().stream(context, max_tokens=max_tokens)
 
 
@@ -326,7 +329,7 @@ async def many(
         for _ in rounds:
             await asyncio.gather(*(one(n) for n in range(64)))
         await guarded.close()
-        found = [*provider.problems, *await app.store.maintenance.verify()]
+        found = [*provider.problems, *(problem.text for problem in await app.store.maintenance.verify())]
     return found, ended
 
 

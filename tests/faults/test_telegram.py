@@ -134,8 +134,10 @@ async def beside_each_other(where: str, load: Load, wrapped: Callable[[App], App
             for n in load.rounds(10, "messages"):
                 said["bot"].append(f"bot {n}")
                 await api.say(f"bot {n}")
-                await api.until(lambda n=n: len(api.shown()) >= n)  # the two stay side by side, the bot one ahead
-            await api.until(lambda: len(api.shown()) == len(said["bot"]))
+                await api.until(
+                    lambda n=n: api.shown().count("Here") >= n
+                )  # the two stay side by side, the bot one ahead
+            await api.until(lambda: api.shown().count("Here") == len(said["bot"]))
             over.set()
             await typing
             stop.set()

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from lamina.layers.hidden import visible
-from lamina.layers.tools import ToolRegistry
-from lamina.layers.tools_files import file_tools
-from lamina.layers.tools_shell import shell_tools
+from lamina.text.unicode import visible
+from lamina.tools.bash import shell_tools
+from lamina.tools.files import file_tools
+from lamina.tools.registry import ToolRegistry
 from lamina.types import Decision, Outcome, ToolCallEvent
 from tests.faults.load import Load
 from tests.faults.writer import SIZE, version
@@ -153,7 +153,10 @@ def test_P6_no_hostile_path_writes_outside_of_the_root(work: Path, load: Load) -
     paths = hostile_paths(work)
     before = everything(work.parent / "outside")
     for path in paths:
-        for name, more in (("write_file", {"content": "x"}), ("edit_file", {"old": "canary", "new": "x"})):
+        for name, more in (
+            ("write_file", {"content": "x"}),
+            ("edit_file", {"old_string": "canary", "new_string": "x"}),
+        ):
             use(work, name, path=path, **more)
             assert everything(work.parent / "outside") == before, (name, path)
             load.tried(1, "paths")
@@ -274,10 +277,10 @@ SHOW = "env; cat /proc/self/environ; set; export -p; declare -x"
 CHILD = """
 import asyncio, os, sys
 from pathlib import Path
-from lamina.layers.tools import ToolRegistry
-from lamina.layers.tools_shell import shell_tools
+from lamina.tools.registry import ToolRegistry
+from lamina.tools.bash import shell_tools
 from lamina.types import Decision, ToolCallEvent
-import lamina.layers.children as children
+import lamina.sandbox.process as children
 import json
 if sys.argv[3] == "planted":
     clean = children.subprocess.Popen

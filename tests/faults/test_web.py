@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.errors import ToolError
-from lamina.layers.addresses import Address, carries_secret, is_global, read_target
-from lamina.layers.tools_web import MOST_REDIRECTS, Web, web_tools
+from lamina.tools.addresses import Address, carries_secret, is_global, read_target
+from lamina.tools.web import MAX_REDIRECTS, Web, web_tools
 from lamina.types import Key
-from tests.layers.site import HERE, always_here, answer, only_here, site, to, web
+from tests.tools.site import HERE, always_here, answer, only_here, site, to, web
 
 NOT_OPEN = [
     "0.0.0.0",
@@ -286,9 +286,9 @@ async def test_T5_redirects_end_after_five_and_never_lose_encryption_or_change_t
     pages = {f"/{n}": to(f"/{n + 1}") for n in range(9)} | {"/ok": to("/7"), "/8": answer(b"end")}
     async with site(pages) as it:
         assert (await web().fetch(it.url("/4"))).endswith("end")
-        with pytest.raises(ToolError, match="more than 5 redirects"):
+        with pytest.raises(ToolError, match="redirects more than 5 times"):
             await web().fetch(it.url("/0"))
-        assert len(it.asked) == 5 + MOST_REDIRECTS + 1
+        assert len(it.asked) == 5 + MAX_REDIRECTS + 1
     one = web()
     with pytest.raises(ToolError, match="from https to http"):
         one._redirected(read_target("https://a.example/"), "http://a.example/", {80, 443})  # pyright: ignore[reportPrivateUsage] -- no server here has a certificate
@@ -508,7 +508,7 @@ async def test_T5_a_url_that_holds_a_secret_is_blocked_however_it_is_written(hid
         for url in (f"https://docs.example/?q={hidden}", f"https://docs.example/{hidden}/x"):
             decision = one.check({"url": url})
             assert decision.verdict == "block", url
-            assert SECRET not in decision.reason
+            assert SECRET not in decision.explain()
             with pytest.raises(ToolError, match="secret"):
                 await one.fetch(url)
 

@@ -7,7 +7,7 @@ from tests.faults.failpoints import jobs, prepare, turns
 from tests.faults.nursery import Body
 from tests.faults.others import lay, look, others
 
-for name in ("layers.calls", "layers.recall", "providers.embeddings", "store.postgres"):
+for name in ("tools.calls", "memory.recall", "providers.embeddings", "store.postgres"):
     import_module(f"lamina.{name}")
 
 WORKS: dict[str, Body] = {

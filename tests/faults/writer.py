@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from lamina.layers.writing import write_whole
+from lamina.tools.writing import write_whole
 
 SIZE = 400_000
 

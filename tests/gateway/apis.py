@@ -43,7 +43,7 @@ class Api:
 
     @property
     def routes(self) -> Sequence[Route]:
-        return [door.route for door in self.gateway.routes.doors]
+        return [each.route for each in self.gateway.routes.compiled]
 
     async def key(self, user: str) -> str:
         if user not in self._keys:
@@ -70,11 +70,19 @@ async def api_on(
 ) -> AsyncGenerator[Api]:
     """A gateway over a store; nothing is learnt in the background unless a test does it."""
     provider = ScriptedProvider(script, repeat=True)
+    async with (
+        App.open(where, settings=settings(**changes), provider=provider, work=False) as opened,
+        api_of(opened, provider, routes) as api,
+    ):
+        yield api
+
+
+@asynccontextmanager
+async def api_of(app: App, provider: ScriptedProvider, routes: Sequence[Route] | None = None) -> AsyncGenerator[Api]:
     options = replace(Options(log="off", guesses=1_000_000), port=free_port())  # fuzzers guess, and hear 401
-    async with App.open(where, settings=settings(**changes), provider=provider, work=False) as opened:
-        gateway = Gateway(opened, options, routes=routes)
-        async with serving(gateway, listen(options)), aiohttp.ClientSession(auto_decompress=False) as http:
-            yield Api(opened, provider, gateway, http)
+    gateway = Gateway(app, options, routes=routes)
+    async with serving(gateway, listen(options)), aiohttp.ClientSession(auto_decompress=False) as http:
+        yield Api(app, provider, gateway, http)
 
 
 def as_piece(text: str) -> str:

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +38,13 @@ def new_key(folder: Path, env: dict[str, str], *more: str) -> str:
     return json.loads(made.stdout)["key"]
 
 
-def begun(folder: Path, env: dict[str, str], port: int = 0) -> Gateway:
-    """A gateway that is about to answer; its log goes on where an earlier one at the same port ended."""
+def begun(folder: Path, env: dict[str, str], port: int = 0, program: Sequence[str] = ("-m", "lamina")) -> Gateway:
+    """A gateway that is about to answer; its log goes on where an earlier one at the same port ended. Another program
+    than lamina is lamina with a planted bug."""
     port = port or free_port()
     log = folder / f"gateway-{port}.log"
     with log.open("a") as out:
-        command = [sys.executable, "-m", "lamina", "serve", "--listen", f"127.0.0.1:{port}", "--no-open"]
+        command = [sys.executable, *program, "serve", "--listen", f"127.0.0.1:{port}", "--no-open"]
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out, text=True)
     return Gateway(process, f"http://127.0.0.1:{port}", log)
 
@@ -62,9 +63,9 @@ def answers(one: Gateway) -> None:
 
 
 @contextmanager
-def gateway(folder: Path, env: dict[str, str]) -> Generator[Gateway]:
+def gateway(folder: Path, env: dict[str, str], program: Sequence[str] = ("-m", "lamina")) -> Generator[Gateway]:
     """A gateway that answers, ended by SIGTERM unless it is dead already."""
-    one = begun(folder, env)
+    one = begun(folder, env, program=program)
     try:
         answers(one)
         yield one

@@ -3,6 +3,20 @@
 import asyncio
 from collections.abc import Mapping
 
+DISHONEST_BODIES = [
+    (b'{"a": NaN}', "NaN is not a number"),
+    (b'{"a": 1e999}', "too large"),
+    (b'{"a": ' + b"9" * 5_000 + b"}", "too many digits"),
+    (b'{"a": 1, "a": 2}', "'a' appears twice"),
+    (b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "nested deeper than 64"),
+    (b"[" * 100_000, "nested deeper than 64"),
+    (b'{"a": "\\ud800"}', "lone surrogate U+D800"),
+    (b'"' + b"\\n" * 100_000, "Unterminated"),
+    (b"1 1", "Extra data"),
+    (b"", "Expecting value"),
+]
+"""Bodies that are not JSON, or not as it was meant, and what is said of each."""
+
 
 def request(
     method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"", *, port: int = 0

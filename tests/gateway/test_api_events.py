@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from lamina.gateway.sse import AHEAD, event_bytes, turn_event, with_pings, written
+from lamina.gateway.sse import MAX_READ_AHEAD, event_bytes, turn_event, with_pings, write_events
+from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 from tests.gateway.apis import Api, Got, api_on
 from tests.gateway.streams import Heard, heard
@@ -108,13 +109,18 @@ async def test_a_turn_that_is_cancelled_ends_its_readers(tmp_path: Path) -> None
 def test_every_kind_of_event_has_a_name_and_its_fields() -> None:
     every: list[TurnEvent] = [
         Began("t", "s", "a"), Text("x"), ToolCallEvent("c", "look", "{}"), ToolResult("c", "look", "y", "done", 0.5),
-        Notice("limit", "n"), Usage(1, 0, 2), Ended("failed", "e", "h"),
+        Notice("limit", Phrase("n")), Usage(1, 0, 2), Ended("failed", Phrase("e"), Phrase("h")),
     ]  # fmt: skip
     told = heard(b"".join(turn_event("7", event) for event in every))
     assert names(told) == ["began", "text", "call", "result", "notice", "usage", "ended"]
     assert [event.id for event in told] == ["7"] * 6 + ["7.end"]
     assert told[3].data == {"id": "c", "name": "look", "text": "y", "state": "done", "seconds": 0.5}
-    assert told[6].data == {"state": "failed", "error": "e", "hint": "h", "reason": "stop"}
+    assert told[6].data == {
+        "state": "failed",
+        "error": {"code": "e", "values": {}, "text": "e"},
+        "hint": {"code": "h", "values": {}, "text": "h"},
+        "reason": "stop",
+    }
 
 
 def test_no_text_can_end_its_event() -> None:
@@ -134,7 +140,7 @@ async def test_silence_is_broken_by_pings_and_nothing_is_lost() -> None:
         yield "1", Ended("complete")
 
     pieces: list[bytes] = []
-    async for piece in written(slow(), ping=0.01):
+    async for piece in write_events(slow(), ping=0.01):
         pieces.append(piece)
         if pieces.count(b": ping\n\n") == 3:
             gate.set()
@@ -152,7 +158,7 @@ async def test_a_reader_that_stops_closes_what_it_reads() -> None:
         finally:
             closed.set()
 
-    reading = written(endless(), ping=0.01)
+    reading = write_events(endless(), ping=0.01)
     assert (await anext(reading)).startswith(b"id: 0\n")
     assert await anext(reading) == b": ping\n\n"
     await reading.aclose()
@@ -187,7 +193,7 @@ async def test_a_slow_reader_holds_up_only_whoever_reads_for_him() -> None:
         assert one is not None
         if one == 10:
             await asyncio.sleep(0.01)
-            assert made < 2 * AHEAD
+            assert made < 2 * MAX_READ_AHEAD
         found.append(one)
     assert found == list(range(10_000))
 

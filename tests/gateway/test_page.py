@@ -1,11 +1,13 @@
 """The page's files: a fixed table, their types and hashes, the policy, and the rules that the page's own code keeps."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from lamina.gateway.page import FOLDER, MEDIA, POLICY, files
+from lamina.text.messages import LANGUAGES, catalogue
 from tests.gateway.raw import request, say
 from tests.gateway.serving import running
 
@@ -41,9 +43,14 @@ async def test_nothing_but_the_files_of_the_table_can_be_read(tmp_path: Path) ->
             assert (status, b"no such thing" in body) == (404, True), path
 
 
-def test_the_table_is_the_folder() -> None:
-    assert sorted(files()) == [path.name for path in SOURCES]
-    assert {path.name for path in FOLDER.iterdir()} == set(files())
+def test_the_table_is_the_folder_and_a_catalogue_for_each_language() -> None:
+    catalogues = {f"messages.{lang}.json" for lang in LANGUAGES}
+    assert set(files()) == {path.name for path in SOURCES} | catalogues
+    assert {path.name for path in FOLDER.iterdir()} == set(files()) - catalogues
+    for lang in LANGUAGES:
+        served: dict[str, str] = json.loads(files()[f"messages.{lang}.json"].body)
+        assert served.items() <= catalogue(lang).items()
+        assert "gateway.not_found" in served
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere() -> None:

@@ -74,7 +74,7 @@ async def test_results_of_an_answer_that_was_cut_off_in_the_middle_are_not_taken
         await chat.user("Read the file.")
         assert (await chat.result("the code is 4711")).status == 502
         refused = await chat.result("the code is 4711")
-        assert (refused.status, "no call waits" in refused.raw.decode()) == (400, True)
+        assert (refused.status, "no call is waiting" in refused.raw.decode()) == (400, True)
         assert "the code is 4711" in dict(await chat.sent(await chat.user("Go on.")))["tool"]
 
 

@@ -11,7 +11,7 @@ import anthropic
 import openai
 import pytest
 
-from lamina.gateway.v1 import MOST_MESSAGES
+from lamina.gateway.v1 import MAX_MESSAGES
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import REQUESTS
 from lamina.settings import load_settings
@@ -106,7 +106,7 @@ async def test_with_a_session_only_the_newest_words_are_taken(tmp_path: Path) ->
                     model="lamina", messages=[{"role": "user", "content": "x"}],
                     extra_headers={"X-Lamina-Session": session.session_id},
                 )  # fmt: skip
-        with pytest.raises(openai.BadRequestError, match="no chat"):
+        with pytest.raises(openai.BadRequestError, match="not a chat"):
             await client.chat.completions.create(
                 model="lamina", messages=[{"role": "user", "content": "x"}], metadata={"session_id": REQUESTS}
             )
@@ -333,16 +333,16 @@ async def test_G2_a_result_that_holds_no_text_is_refused_with_its_place(tmp_path
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_request_has_so_many_messages_however_they_are_packed(tmp_path: Path, path: str) -> None:
     word: dict[str, Any] = {"role": "user", "content": "x"}
-    asked = [[word] * (MOST_MESSAGES + 1)]
+    asked = [[word] * (MAX_MESSAGES + 1)]
     if path == "/v1/messages":
         result = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
-        asked.append([word, {"role": "user", "content": [result] * MOST_MESSAGES}])
+        asked.append([word, {"role": "user", "content": [result] * MAX_MESSAGES}])
     async with running(tmp_path / "s.db") as site:
         for messages in asked:
             refused = await site.post(path, {"messages": messages, "max_tokens": 9})
             assert refused.status == 400, refused.raw
-            assert "10,001" in refused.json["error"]["message"]
-            assert "at most 10,000" in refused.json["error"]["message"]
+            assert "10001" in refused.json["error"]["message"]
+            assert "at most 10000" in refused.json["error"]["message"]
         assert await site.app.store.maintenance.owners() in ([], ["ann"])
         assert await site.app.store.sessions.list("ann") == []
 
@@ -432,7 +432,8 @@ async def test_results_with_words_behind_them_both_reach_the_model(tmp_path: Pat
         provider: Any = site.app.provider
         sent = provider.contexts[-1].messages
         assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool", "user"]
-        assert [m["content"] for m in sent[-2:]] == ["RESULT", "And be quick."]
+        assert "\nRESULT\n</data-" in sent[-2]["content"]
+        assert sent[-1]["content"] == "And be quick."
 
 
 async def test_R14_of_results_that_come_at_once_only_the_first_is_taken(where: str) -> None:
@@ -468,7 +469,7 @@ async def test_half_an_answer_never_looks_whole(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         again = await site.post("/v1/chat/completions", body, headers={"Idempotency-Key": "k"})
         said = again.json["error"]["message"]
-        assert (again.status, "did not come to its end: cancelled" in said, "with a new key" in said) == (
+        assert (again.status, "was not completed: cancelled" in said, "with a new key" in said) == (
             409,
             True,
             True,
@@ -504,7 +505,7 @@ async def test_a_turn_that_failed_is_a_conflict_under_its_key_and_asked_again_un
         assert codes == [502, 409, 200]
 
 
-async def test_P3_single_requests_and_results_of_calls_are_not_asked_again_as_words(tmp_path: Path) -> None:
+async def test_single_requests_and_results_of_calls_are_not_asked_again_as_words(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db", provider=scripted(CALL, HELLO)) as site:
         alone = await site.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "SECRET"}]})
         assert (await site.post(f"/api/turns/{alone.headers['x-lamina-turn']}/retry")).status == 409
@@ -568,7 +569,7 @@ async def test_a_picture_that_nobody_can_see_does_not_spoil_the_session(tmp_path
     async with running(tmp_path / "s.db", provider=scripted(HELLO), settings=blind) as site:
         assert (await site.get("/api/me")).json["pictures"] is False
         reply = await site.post("/v1/chat/completions", {"messages": [{"role": "user", "content": picture}]})
-        assert (reply.status, "sees no pictures" in reply.json["error"]["message"]) == (400, True)
+        assert (reply.status, "cannot see pictures" in reply.json["error"]["message"]) == (400, True)
 
 
 async def test_a_request_that_no_window_holds_is_not_sent(tmp_path: Path) -> None:
@@ -576,7 +577,7 @@ async def test_a_request_that_no_window_holds_is_not_sent(tmp_path: Path) -> Non
     async with running(tmp_path / "s.db", provider=answers) as site:
         body = {"messages": [{"role": "user", "content": "many words " * 5_000}]}
         reply = await site.post("/v1/chat/completions", body)
-        assert (reply.status, "the model takes 2,000" in reply.json["error"]["message"]) == (400, True)
+        assert (reply.status, "the model takes at most 2000" in reply.json["error"]["message"]) == (400, True)
         assert answers.contexts == []
 
 
@@ -586,3 +587,24 @@ async def test_a_path_that_is_no_route_says_where_the_routes_are(tmp_path: Path)
             reply = await site.post(path, {})
             assert reply.status == 404
             assert "base_url" in json.dumps(reply.json)
+
+
+async def test_N18_a_question_without_words_is_refused_with_its_field(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db", provider=scripted(HELLO)) as site:
+        for lacks in (
+            {},
+            {"content": None},
+            {"content": ""},
+            {"content": []},
+            {"content": [{"type": "text", "text": ""}]},
+        ):
+            asked = {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", **lacks}]}
+            got = await site.post("/v1/chat/completions", asked)
+            assert (got.status, "messages[1].content" in got.json["error"]["message"]) == (400, True), (lacks, got.raw)
+        for empty in ("", [], [{"type": "text", "text": ""}]):
+            told = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+            asked = {"max_tokens": 9, "messages": [*told, {"role": "user", "content": empty}]}
+            for path in ("/v1/messages", "/v1/messages/count_tokens"):
+                got = await site.post(path, asked)
+                assert (got.status, "messages[2].content" in got.json["error"]["message"]) == (400, True), got.raw
+        assert (await site.post("/v1/chat/completions", {"messages": [{"role": "user", "content": " "}]})).status == 200

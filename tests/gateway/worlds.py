@@ -6,9 +6,12 @@ from typing import Any
 from tests.gateway.apis import Api
 
 
-async def say(api: Api, session_id: str, words: str = "Hello", **options: Any) -> dict[str, Any]:
+async def say(
+    api: Api, session_id: str, words: str = "Hello", *, phase: str | None = None, **options: Any
+) -> dict[str, Any]:
     """A turn to its end."""
-    got = await api("POST", f"/api/sessions/{session_id}/messages", {"content": words}, **options)
+    body = {"content": words} if phase is None else {"content": words, "phase": phase}
+    got = await api("POST", f"/api/sessions/{session_id}/messages", body, **options)
     assert got.status == 202, got.raw
     running = api.app.engine.running(got.json["turn_id"])
     if running:

@@ -18,7 +18,7 @@ from lamina.providers.embeddings import (
     FunctionEmbedder,
     SentenceEncoder,
     default_embedder,
-    pieces_of,
+    split_text,
 )
 
 KEY = "sk-very-secret-1234"
@@ -50,12 +50,12 @@ def test_vectors_are_unit_in_order_and_repeatable(encoder: SentenceEncoder) -> N
 
 
 def test_long_text_is_embedded_by_pieces_and_capped() -> None:
-    assert pieces_of("short") == ["short"]
-    pieces = pieces_of("这是一个很长的句子。" * 1000)
+    assert split_text("short") == ["short"]
+    pieces = split_text("这是一个很长的句子。" * 1000)
     assert len(pieces) == 8
     assert all(len(piece) <= 310 for piece in pieces)
-    assert len(pieces_of("a" * 100_000)) == 8
-    assert pieces_of(" " * 1000)
+    assert len(split_text("a" * 100_000)) == 8
+    assert split_text(" " * 1000)
 
 
 def test_text_that_is_no_unicode_does_not_fail(encoder: SentenceEncoder) -> None:
@@ -147,8 +147,8 @@ def test_an_endpoint_is_asked_in_batches_and_its_order_is_restored() -> None:
     [
         ({"error": f"bad key {KEY}"}, 401, "check the key"),
         ({"error": "no such model"}, 404, "no such model"),
-        ({"oops": 1}, 200, "something else than embeddings"),
-        (b"<html>", 200, "something else than embeddings"),
+        ({"oops": 1}, 200, "did not answer with embeddings"),
+        (b"<html>", 200, "did not answer with embeddings"),
         ({"data": [{"index": 0, "embedding": [1.0]}]}, 200, "dimension 2"),
         ({}, 302, "302"),
     ],

@@ -17,6 +17,7 @@ from lamina import assemble
 from lamina.errors import (
     BrokenStreamError,
     ConnectError,
+    LaminaError,
     ProviderError,
     RateLimitError,
     RejectedError,
@@ -196,25 +197,25 @@ async def stalls_in_a_complaint(connection: Connection, form: Form, stream: bool
 # Time
 
 
-@fault(StalledError, options={"deadlines": FIRST}, says="no byte")
+@fault(StalledError, options={"deadlines": FIRST}, says="provider.no_first_byte")
 async def stalls_before_the_headers(connection: Connection, form: Form, stream: bool) -> None:
     await connection.gone()
 
 
-@fault(StalledError, options={"deadlines": FIRST}, says="no byte")
+@fault(StalledError, options={"deadlines": FIRST}, says="provider.no_first_byte")
 async def stalls_after_the_headers(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head(kind=form.kind(stream)))
     await connection.gone()
 
 
-@fault(StalledError, "some", options={"deadlines": IDLE}, says="nothing more")
+@fault(StalledError, "some", options={"deadlines": IDLE}, says="provider.stalled")
 async def stalls_in_the_middle(connection: Connection, form: Form, stream: bool) -> None:
     body = form.body(stream)
     await connection.send(head(kind=form.kind(stream)), body[: body.index("你".encode()) + 100 if stream else 20])
     await connection.gone()
 
 
-@fault(StalledError, "some", options={"deadlines": IDLE}, says="nothing more")
+@fault(StalledError, "some", options={"deadlines": IDLE}, says="provider.stalled")
 async def stalls_inside_a_letter(connection: Connection, form: Form, stream: bool) -> None:
     body = form.body(stream)
     end = body.index("你".encode()) + 1 if stream else 20
@@ -222,7 +223,7 @@ async def stalls_inside_a_letter(connection: Connection, form: Form, stream: boo
     await connection.gone()
 
 
-@fault(StalledError, options={"deadlines": OVERALL}, says="in all")
+@fault(StalledError, options={"deadlines": OVERALL}, says="provider.overall_deadline")
 async def keeps_alive_without_end(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head(kind=form.kind(stream)))
     while True:
@@ -230,7 +231,7 @@ async def keeps_alive_without_end(connection: Connection, form: Form, stream: bo
         await asyncio.sleep(0.01)
 
 
-@fault(StalledError, "endless", options={"deadlines": OVERALL}, says="in all")
+@fault(StalledError, "endless", options={"deadlines": OVERALL}, says="provider.overall_deadline")
 async def talks_without_end(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head(kind=form.kind(stream)), *(form.frames[:2] if stream else ()))
     while True:
@@ -259,7 +260,7 @@ async def does_not_hang_up_after_the_last_word(connection: Connection, form: For
     await connection.gone()
 
 
-@fault(RejectedError, says="leads to")
+@fault(RejectedError, says="provider.redirect")
 async def leads_to_no_address(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(b"HTTP/1.1 308 Moved\r\nLocation: http://[\xff\r\nContent-Length: 0\r\n\r\n")
 
@@ -381,37 +382,37 @@ async def sends_a_huge_line(connection: Connection, form: Form, stream: bool) ->
     await connection.send(head(kind=form.kind(stream)), *frames, b"data: " + b"x" * 5_000_000)
 
 
-@fault(BrokenStreamError, says="no JSON object")
+@fault(BrokenStreamError, says="provider.bad_arguments")
 async def writes_broken_arguments(connection: Connection, form: Form, stream: bool) -> None:
     body = form.calls(stream, [("a", "find", '{"what": '), ("b", "find", "{}")])
     await connection.send(head(kind=form.kind(stream)), body)
 
 
-@fault(BrokenStreamError, says="no JSON object")
+@fault(BrokenStreamError, says="provider.bad_arguments")
 async def writes_arguments_that_are_a_list(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head(kind=form.kind(stream)), form.calls(stream, [("a", "find", "[1]")]))
 
 
-@fault(BrokenStreamError, says="without a name")
+@fault(BrokenStreamError, says="provider.call_without_name")
 async def calls_nothing(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head(kind=form.kind(stream)), form.calls(stream, [("a", "", "{}")]))
 
 
-@fault(RejectedError, "some", says="broke off")
+@fault(RejectedError, "some", says="provider.broke_off")
 async def reports_an_error_in_the_middle(connection: Connection, form: Form, stream: bool) -> None:
     error = form.error("server_error", f"lost {KEY}")
     frames = (*form.frames[:4], frame(error)) if stream else (json.dumps(error).encode(),)
     await connection.send(head(kind=form.kind(stream)), *frames)
 
 
-@fault(RateLimitError, "some", says="broke off")
+@fault(RateLimitError, "some", says="provider.broke_off")
 async def is_overloaded_in_the_middle(connection: Connection, form: Form, stream: bool) -> None:
     error = form.error("overloaded_error", "too many")
     frames = (*form.frames[:4], frame(error)) if stream else (json.dumps(error).encode(),)
     await connection.send(head(kind=form.kind(stream)), *frames)
 
 
-@fault(BrokenStreamError, says="ended")
+@fault(BrokenStreamError, says="provider.answer_cut")
 async def says_nothing_at_all(connection: Connection, form: Form, stream: bool) -> None:
     body = b": hello\n\n" if stream else b'{"choices": [], "type": "message"}'
     await connection.send(head(kind=form.kind(stream)), body)
@@ -431,7 +432,7 @@ async def only_says_that_it_packs(connection: Connection, form: Form, stream: bo
     await connection.send(head("200 OK", form.kind(stream), "Content-Encoding: gzip"), form.body(stream))
 
 
-@fault(BrokenStreamError, says="encoding")
+@fault(BrokenStreamError, says="provider.unknown_encoding")
 async def packs_in_a_way_of_its_own(connection: Connection, form: Form, stream: bool) -> None:
     await connection.send(head("200 OK", form.kind(stream), "Content-Encoding: br"), b"abc")
 
@@ -495,7 +496,8 @@ def problems(fault: Fault, stream: bool, outcome: Outcome) -> list[str]:
     found = order_problems(outcome.events, whole=error is None)
     if type(error) is not (fault.error or type(None)):
         found.append(f"expected {fault.error}, got {error!r}")
-    if error is not None and (KEY in str(error) or KEY in repr(error) or fault.says not in str(error)):
+    words = f"{error.code} {error}" if isinstance(error, LaminaError) else str(error)
+    if error is not None and (KEY in words or KEY in repr(error) or fault.says not in words):
         found.append(f"the wrong words: {error}")
     if outcome.asked != fault.asked:
         found.append(f"asked {outcome.asked} times instead of {fault.asked}")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from lamina import App
-from lamina.app.upkeep import import_lines
+from lamina.app.store_admin import import_lines
 from lamina.app.worker import Worker
 from lamina.assembly.shares import fit_layers
 from lamina.errors import InputError, LeaseError, MessageError, OwnerError
-from lamina.layers.recall import Recall
-from lamina.layers.skills import read_skills
-from lamina.layers.sources import SHARED
+from lamina.memory.recall import Recall
+from lamina.prompts.skills import read_skills
+from lamina.prompts.sources import SHARED
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import NewMemory, Template, Turn
 from lamina.store.store import Store, open_store
@@ -196,7 +196,7 @@ async def test_H7_an_import_never_loses_a_row_without_a_word(store: Store, tmp_p
     async with open_store(str(tmp_path / "other.db")) as other:
         await other.memories.add("ann", [NewMemory("theirs")])
         lines = [line async for line in other.maintenance.export("ann")]
-    with pytest.raises(InputError, match="atomic_memory of 'ann' has another row"):
+    with pytest.raises(InputError, match="atomic_memory of 'ann' has a different row"):
         await store.maintenance.import_(lines)
     assert await store.maintenance.import_(lines, owner="bob") > 0
     assert await store.maintenance.import_(lines, owner="bob") == 0
@@ -213,12 +213,12 @@ def parts(*given: object) -> str:
 
 UNSENDABLE: list[tuple[str, dict[str, str], str]] = [
     ("assistant", {"extra": call("no such name!")}, "function.name"),
-    ("assistant", {"extra": call(type="zzz")}, "is not a call"),
+    ("assistant", {"extra": call(type="zzz")}, "is not a tool call"),
     ("assistant", {"extra": call(id="x" * 500)}, "tool_calls[0].id"),
-    ("user", {"extra": '{"name": "<|x|>"}'}, "name is"),
-    ("user", {"extra": call()}, "only the assistant calls tools"),
+    ("user", {"extra": '{"name": "<|x|>"}'}, "message.name"),
+    ("user", {"extra": call()}, "its role is 'user'"),
     ("user", {"content": parts({"type": "image_url", "image_url": {"url": "javascript:alert(1)"}})}, "image_url.url"),
-    ("user", {"content": parts({"type": "text", "text": "a", "cache_control": {}})}, "fields that no part has"),
+    ("user", {"content": parts({"type": "text", "text": "a", "cache_control": {}})}, "fields that a part cannot have"),
 ]
 
 
@@ -231,6 +231,9 @@ async def test_M5_an_import_refuses_messages_that_every_request_after_them_would
         "ann", session, [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
     )
     rows = [json.loads(line) async for line in store.maintenance.export("ann")]
+    for row in rows:
+        if row.pop("content_type", None):  # as in an export of format 1: every content is JSON
+            row["content"] = json.dumps(row["content"])
     path = tmp_path / "export.jsonl"
 
     async def brought(owner: str, role: str, **changes: str) -> int:
@@ -240,9 +243,7 @@ async def test_M5_an_import_refuses_messages_that_every_request_after_them_would
 
     for role, changes, why in UNSENDABLE:
         at = next(number for number, row in enumerate(rows, 1) if row.get("role") == role)
-        with pytest.raises(
-            InputError, match=rf"line {at}: conversation: the message.*{re.escape(why)}.*nothing was added"
-        ):
+        with pytest.raises(InputError, match=rf"line {at}: conversation: .*{re.escape(why)}.*nothing was added"):
             await brought("bob", role, **changes)
     assert await store.sessions.list("bob") == []
     kept = ('"half a pair: \\ud83d"', '""', "null", parts({"type": "text", "text": "x"}))
@@ -461,7 +462,7 @@ async def test_M16_the_day_on_which_a_fact_was_added_is_not_its_day(store: Store
             ("今天我和谁吃晚饭？", "我今天和妹妹吃晚饭。", True),
         ):
             found = await fresh.memory("ann").get_relevant_memories(question)
-            assert (found[0].memory.text, "day" in found[0].why) == (text, dated)
+            assert (found[0].memory.text, "day" in found[0].why.text()) == (text, dated)
 
 
 async def test_M17_what_is_known_is_given_its_new_weight_and_a_pin_follows_the_newer_fact(store: Store) -> None:

@@ -10,6 +10,8 @@ from lamina.app.files import IDENTITY, Sources, assemble_files, gather
 from lamina.assembly.prompt import mode_hint
 from lamina.errors import LayerError, MessageError
 from lamina.settings import Settings, load_settings
+from tests.cli.process import Lamina
+from tests.engine.chats import chat, told
 
 ALL = {
     "global_identity": "<identity>AI</identity>",
@@ -66,16 +68,33 @@ def test_P1_a_layer_that_is_no_text_is_refused_by_name(name: str, value: object)
 
 
 def test_P1_a_lone_surrogate_is_refused_with_its_place() -> None:
-    with pytest.raises(MessageError, match=r"user_rules holds the lone surrogate U\+D800 at character 2"):
+    with pytest.raises(MessageError, match=r"user_rules contains the lone surrogate U\+D800 at character 2"):
         assemble_system_prompt(global_identity="AI", user_rules="ab\ud800")
 
 
 def test_P4_modes_and_their_hints() -> None:
-    assert (mode_hint("agent") or "").startswith("Mode: agent")
-    assert (mode_hint("plan") or "").startswith("Mode: plan")
-    assert mode_hint("ask") is None
+    for mode in ("agent", "plan", "ask"):
+        assert mode_hint(mode).startswith(f"Mode: {mode}\n")
     with pytest.raises(LayerError, match="'yolo'"):
         mode_hint("yolo")
+
+
+async def test_P4_every_mode_sends_its_hint_from_the_app_and_no_mode_is_ask(tmp_path: Path) -> None:
+    async with chat(str(tmp_path / "s.db"), [[{"text": "ok"}]]) as (app, _, provider):
+        for mode in ("agent", "plan", "ask", ""):
+            session = await app.new_session("ann", mode=mode)
+            await told(app, session, "Go on.")
+            segments = provider.contexts[-1].receipt.segments
+            assert [s.source for s in segments if s.layer == "mode"] == [f"mode:{mode or 'ask'}"]
+            assert provider.contexts[-1].system.count("Mode: ") == 1
+            assert f"\nMode: {mode or 'ask'}\n" in provider.contexts[-1].system
+
+
+def test_P4_lamina_ask_sends_the_hint_of_its_mode(tmp_path: Path) -> None:
+    lamina = Lamina(tmp_path)
+    lamina.script([{"text": "ok"}])
+    lamina("ask", "Why?", "--mode", "ask")
+    assert "Mode: ask" in lamina("trace", "show", "last", "--payload")
 
 
 def test_P1_the_full_assembly_gives_the_same_bytes_as_the_small_function() -> None:
@@ -89,8 +108,8 @@ def test_P6_a_default_identity_ships_with_closed_blocks() -> None:
     text = IDENTITY.read_text(encoding="utf-8")
     for tag in ("identity", "behavior", "context_awareness"):
         assert len(re.findall(rf"<{tag}>", text)) == len(re.findall(rf"</{tag}>", text)) == 1
-    context = assemble_files(Settings(), Sources(), user="你好")
-    assert context.system == text.strip("\n").replace("{mark}", "lamina")
+    context = assemble_files(Settings(), Sources(), user="你好", mark="lamina")
+    assert context.system == text.strip("\n").replace("{mark}", "lamina") + f"\n\n{mode_hint('ask')}"
 
 
 def test_P6_one_setting_replaces_the_identity(tmp_path: Path) -> None:

@@ -146,39 +146,59 @@ def test_M7_start_on_user_never_opens_with_the_assistant(budget: int) -> None:
 @pytest.mark.parametrize(
     ("history", "found"),
     [
-        ([{"role": "tool", "tool_call_id": "x", "content": "r"}], "'x' without the call"),
-        ([said("user", "a"), {"role": "tool", "tool_call_id": "x", "content": "r"}], r"history\[1\].*'x' without"),
-        ([{"role": "assistant", "content": None, "tool_calls": [call("x")]}], r"history\[0\] calls tool 'x'"),
-        ([*TOOLS[:3], said("user", "z")], r"history\[1\] calls tool 'y' and no result"),
-        ([*TOOLS[:3], TOOLS[2], TOOLS[3]], "answers the tool call 'x' twice"),
-        ([said("narrator", "a")], r"history\[0\]\.role is 'narrator'"),
-        ([said("system", "a")], "system text belongs in system_prompt"),
-        ([said("user", "ok"), {"role": "user"}], r"history\[1\] has no content"),
-        ([{"content": "a"}], r"role is None"),
-        ([{"role": "user", "content": None}], "None is allowed only beside tool_calls"),
-        ([{"role": "user", "content": 7}], r"history\[0\]\.content must be text .* not int: 7"),
-        ([{"role": "user", "content": []}], "is an empty list"),
-        ([{"role": "user", "content": [{"type": "audio"}]}], r"content\[0\] is not a part"),
-        ([{"role": "user", "content": [{"type": "text", "text": 3}]}], r"content\[0\] is not a part"),
-        ([{"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}], "only user messages"),
-        ([said("user", "a\ud83d")], r"history\[0\]\.content holds the lone surrogate U\+D83D at character 1"),
-        (["hello"], r"history\[0\] must be a mapping .* not str: 'hello'"),
-        ([{"role": "user", "content": "a", "tool_calls": [call("x")]}], "only the assistant calls tools"),
-        ([{"role": "assistant", "content": "", "tool_calls": []}], "at least one call"),
-        ([{"role": "assistant", "content": "", "tool_calls": [call("x"), call("x")]}], "an earlier call"),
+        ([{"role": "tool", "tool_call_id": "x", "content": "r"}], "history.result_without_call 'x'"),
+        (
+            [said("user", "a"), {"role": "tool", "tool_call_id": "x", "content": "r"}],
+            "history.result_without_call from history[1] on contain the tool result 'x'",
+        ),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [call("x")]}],
+            "history.call_without_result history[0] contains the tool call 'x'",
+        ),
+        ([*TOOLS[:3], said("user", "z")], "history.call_without_result history[1] contains the tool call 'y'"),
+        ([*TOOLS[:3], TOOLS[2], TOOLS[3]], "history.second_result 'x' twice"),
+        ([said("narrator", "a")], "message.bad_role history[0].role is 'narrator'"),
+        ([said("system", "a")], "message.bad_role system text belongs in system_prompt"),
+        ([said("user", "ok"), {"role": "user"}], "message.no_content history[1]"),
+        ([{"content": "a"}], "message.bad_role role is None"),
+        ([{"role": "user", "content": None}], "message.bad_content None is allowed only together with tool_calls"),
+        (
+            [{"role": "user", "content": 7}],
+            "message.bad_content history[0].content must be text or a list of parts, not int: 7",
+        ),
+        ([{"role": "user", "content": []}], "message.no_parts history[0].content"),
+        ([{"role": "user", "content": [{"type": "audio"}]}], "part.unknown content[0]"),
+        ([{"role": "user", "content": [{"type": "text", "text": 3}]}], "part.unknown content[0]"),
+        (
+            [{"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}],
+            "part.picture_not_allowed content[0]",
+        ),
+        (
+            [said("user", "a\ud83d")],
+            "text.lone_surrogate history[0].content contains the lone surrogate U+D83D at character 1",
+        ),
+        (["hello"], "message.not_mapping history[0] must be a mapping with role and content, not str: 'hello'"),
+        ([{"role": "user", "content": "a", "tool_calls": [call("x")]}], "call.wrong_role history[0]"),
+        ([{"role": "assistant", "content": "", "tool_calls": []}], "call.bad_list history[0].tool_calls"),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [call("x"), call("x")]}],
+            "call.repeated_id history[0].tool_calls[1].id is 'x'",
+        ),
         (
             [{"role": "assistant", "content": "", "tool_calls": [call("x", name="a b")]}],
-            "'a b', which providers refuse",
+            "call.bad_tool_name 'a b'",
         ),
-        ([{"role": "assistant", "content": "", "tool_calls": [{"id": "x"}]}], "is not a call"),
-        ([{"role": "tool", "content": "r"}], "without a tool_call_id"),
-        ("a history", "history must be a list of messages, not str"),
-        ({"role": "user"}, "history must be a list of messages, not dict"),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"id": "x"}]}], "call.bad_form history[0].tool_calls[0]"),
+        ([{"role": "tool", "content": "r"}], "message.no_call_id history[0]"),
+        ("a history", "history.not_list str"),
+        ({"role": "user"}, "history.not_list dict"),
     ],
 )
 def test_M7_a_broken_history_is_refused_with_place_and_value(history: Any, found: str) -> None:
-    with pytest.raises(MessageError, match=found):
+    code, _, value = found.partition(" ")
+    with pytest.raises(MessageError) as caught:
         fit(history)
+    assert (caught.value.code, value in str(caught.value)) == (code, True), str(caught.value)
 
 
 def test_M7_inputs_are_never_changed() -> None:
@@ -186,6 +206,37 @@ def test_M7_inputs_are_never_changed() -> None:
     for budget in range(60):
         fit(history, budget)
     assert history == TOOLS
+
+
+def test_M2_the_messages_are_copies_and_changing_them_changes_no_input() -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+    history: History = [*copy.deepcopy(TOOLS), {"role": "user", "content": copy.deepcopy(parts)}]
+    current = copy.deepcopy(parts)
+    before = copy.deepcopy((history, current))
+    result = build_llm_messages(
+        system_prompt="S", history=history, current_user_message=current, max_token_budget=10_000
+    )
+    assert len(result) == len(history) + 2
+    _spoil(list(result))
+    assert (history, current) == before
+
+
+@pytest.mark.planted("copies of the outside of a message alone")
+def test_M2_planted_copies_that_share_their_inside_are_found() -> None:
+    history = copy.deepcopy(TOOLS)
+    _spoil([dict(message) for message in history])
+    assert history != TOOLS
+
+
+def _spoil(value: Any) -> None:
+    """Change everything in a value that can be changed."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inside:
+        _spoil(each)
+    if isinstance(value, dict):
+        value["spoilt"] = True
+    elif isinstance(value, list):
+        value.append("spoilt")
 
 
 def test_M8_counters_are_one_argument_away() -> None:

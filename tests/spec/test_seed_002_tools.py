@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.layers.commands import decide
+from lamina.shell.policy import decide
 
 
 @pytest.mark.parametrize("command", ["rm -rf /", "rm -fr ~", "rm -rf / --no-preserve-root"])

@@ -4,28 +4,34 @@ import ast
 import asyncio
 import inspect
 import json
+import re
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lamina
 from lamina import App
 from lamina.app.worker import Worker, jobs_of_turn
-from lamina.engine.build import turn_mark
-from lamina.errors import InputError, LayerError, OwnerError
-from lamina.layers.skills import read_skills
-from lamina.layers.sources import SHARED
-from lamina.layers.templates import template_of
-from lamina.providers.anthropic import AnthropicProvider, wishes
+from lamina.errors import InputError, LayerError, MessageError, OwnerError
+from lamina.prompts.skills import read_skills
+from lamina.prompts.sources import SHARED
+from lamina.prompts.templates import template_of
+from lamina.providers.anthropic import AnthropicProvider, translate_options
 from lamina.providers.openai import OPTIONS, OpenAIProvider
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Session, Template, Turn, TurnRecord
 from lamina.settings import Settings, load_settings
 from lamina.store.store import Store
+from lamina.text.messages import Phrase
 from lamina.types import Context, Layer, Share
+from tests.cli.process import Lamina
+from tests.engine.chats import chat, told
+from tests.gateway.apis import api_on
+from tests.gateway.worlds import say as http_say
 
 HEADINGS = ["[0] System", "[1] Scenario and skills", "[2] Session", "[3] Memories", "[4] Recent sessions", "Context"]
 
@@ -94,7 +100,7 @@ async def test_C1_all_layers_stand_in_order_each_below_its_heading(store: Store)
     context = await app.context("ann", session.session_id, "Am I allergic to nuts?")
     assert headings(context) == HEADINGS
     assert layers(context) == [
-        "identity", "scenario", "session", "memory", "summary", "context", "history", "user",
+        "identity", "instructions", "scenario", "mode", "session", "memory", "summary", "context", "history", "user",
     ]  # fmt: skip
     assert [m["content"] for m in context.messages[1:]] == ["hello", "hi there", "Am I allergic to nuts?"]
     assert context.receipt.problems() == []
@@ -108,7 +114,9 @@ async def test_C1_a_setting_gives_one_system_message_for_each_layer_group(store:
     session = await app.new_session("ann", meta={"file": "a.xlsx"})
     context = await app.context("ann", session.session_id, "nuts?")
     texts = [str(m["content"]) for m in context.messages if m["role"] == "system"]
-    assert [text.splitlines()[0] for text in texts] == ["# [0] System", "# [2] Session", "# [3] Memories"]
+    assert [text.splitlines()[0] for text in texts] == [
+        "# [0] System", "# [1] Scenario and skills", "# [2] Session", "# [3] Memories",
+    ]  # fmt: skip
 
 
 async def test_C2_memory_off_skips_3_and_4_and_the_trace_says_why(store: Store) -> None:
@@ -119,10 +127,32 @@ async def test_C2_memory_off_skips_3_and_4_and_the_trace_says_why(store: Store) 
     context = await off.context("ann", session.session_id, "Am I allergic to nuts?")
     assert "nuts." not in context.system
     reasons = {s.layer: s.reason for s in context.receipt.segments if s.decision == "dropped"}
-    assert reasons == {
-        "memory": "switched off by the setting `memory`", "summary": "switched off by the setting `memory`",
-    }  # fmt: skip
-    assert headings(context) == ["[0] System"]
+    assert reasons == dict.fromkeys(("memory", "collected", "summary"), Phrase("reason.switched_off", setting="memory"))
+    assert headings(context) == ["[0] System", "[1] Scenario and skills"]
+
+
+@pytest.mark.parametrize("layout", ["strict", "ledger"])
+async def test_C2_memory_off_sends_no_collected_answer_also_where_one_was_sent_before(
+    tmp_path: Path, layout: str
+) -> None:
+    where, script = str(tmp_path / "s.db"), [[{"text": "The tulips are red."}]]
+    async with chat(where, script, memory=True, embedder="none", layout=layout) as (app, first, provider):
+        await app.memory("ann").add("Ann is allergic to nuts.", pinned=True)
+        await told(app, first, "What colour?")
+        (answer,) = [
+            row for row in await app.store.history.messages("ann", first.session_id) if row.role == "assistant"
+        ]
+        await app.collect("ann", answer.message_id)
+        second = await app.new_session("ann")
+        await told(app, second, "Hello")
+        assert {"memory", "collected"} <= set(layers(provider.contexts[-1]))
+    async with chat(where, script, memory=False, layout=layout) as (app, _, provider):
+        await told(app, second, "Hello again")
+        sent = provider.contexts[-1]
+        assert not {"memory", "collected", "summary"} & set(layers(sent))
+        assert "tulips are red" not in sent.system
+        assert "nuts" not in sent.system
+        assert await app.store.history.collected("ann"), "it is still collected"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +167,7 @@ async def test_C2_memory_that_is_late_or_fails_is_skipped_and_the_rest_stands(
     session = await app.new_session("ann")
     context = await app.context("ann", session.session_id, "Am I allergic to nuts?")
     (reason,) = [s.reason for s in context.receipt.segments if s.layer == "memory"]
-    assert why in reason
+    assert why in reason.text()
     assert context.messages[-1]["content"] == "Am I allergic to nuts?"
 
 
@@ -196,6 +226,75 @@ async def test_C5_the_scenario_prompt_and_the_skills_of_the_host_with_their_slot
         await app.context("ann", session.session_id, "hi")
     kept = app_on(store, missing_slots="keep")
     assert "You are {{role}} in Excel." in (await kept.context("ann", session.session_id, "hi")).system
+
+
+@pytest.mark.parametrize("host", ["Excel", "EXCEL", " excel "])
+async def test_C5_the_host_alone_selects_its_scenario_and_skills_whatever_the_case(tmp_path: Path, host: str) -> None:
+    templates = [
+        Template("", "excel prompt", "You work in a sheet.", scenario="Excel"),
+        Template("", "common prompt", "You work anywhere.", scenario="common", priority=9),
+        Template("", "pivot", "Build pivots.", is_skill=True, supported_apps=("eXcel",)),
+        Template("", "citations", "Cite sources.", is_skill=True, supported_apps=("Word",)),
+    ]
+    async with chat(str(tmp_path / "s.db"), [[{"text": "ok"}]], host=host) as (app, session, provider):
+        for template in templates:
+            await app.store.templates.put(SHARED, template)
+        await told(app, session, "Hello")
+        text = provider.contexts[-1].system
+        assert "You work in a sheet." in text
+        assert "Build pivots." in text
+        assert "anywhere" not in text
+        assert "Cite" not in text
+        await app.store.templates.put("ann", Template("", "mine", "My own words.", scenario="common"))
+        await told(app, session, "Hello")
+        assert "You work in a sheet." in provider.contexts[-1].system, "a prompt of the host before a common one"
+        for other in (await app.new_session("ann", app="Word"), await app.new_session("ann", scenario="ppt")):
+            await told(app, other, "Hello")
+            assert "My own words." in provider.contexts[-1].system, "without a prompt of its own the common one is used"
+        chosen = await app.new_session("ann", app="Word", scenario="EXCEL")
+        await told(app, chosen, "Hello")
+        assert "You work in a sheet." in provider.contexts[-1].system
+
+
+def test_C5_lamina_ask_with_a_host_alone(tmp_path: Path) -> None:
+    lamina = Lamina(tmp_path)
+    lamina.script([{"text": "ok"}])
+    made = [
+        {"name": "sheet", "content": "You work in a sheet.", "scenario": "excel"},
+        {"name": "pivot", "content": "Build pivots.", "is_skill": True, "supported_apps": ["Excel"]},
+    ]
+    (tmp_path / "made.json").write_text(json.dumps(made), encoding="utf-8")
+    lamina("skills", "import", "made.json")
+    lamina("ask", "Hello", LAMINA_HOST="EXCEL")
+    sent = lamina("trace", "show", "last", "--payload")
+    assert sent.index("You work in a sheet.") < sent.index("Build pivots.")
+
+
+async def test_C5_http_a_session_with_an_app_alone(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "s.db")) as api:
+        await api("POST", "/api/templates", {"name": "sheet", "content": "In a sheet.", "scenario": "excel"})
+        session = (await api("POST", "/api/sessions", {"app": "Excel"})).json
+        await http_say(api, session["session_id"])
+        assert "In a sheet." in api.provider.contexts[-1].system
+
+
+@pytest.mark.parametrize("top_n", [1, 2, 3, 6])
+async def test_C4_top_n_is_an_upper_bound_and_pinned_facts_and_wishes_come_first(tmp_path: Path, top_n: int) -> None:
+    facts: list[tuple[str, dict[str, Any]]] = [
+        ("My boat is called Alba.", {"pinned": True}), ("Always answer in French.", {"kind": "instruction"}),
+        ("My sister plays chess.", {}), ("My sister lives in Rome.", {}), ("My sister has a dog.", {}),
+    ]  # fmt: skip
+    where, script = str(tmp_path / "s.db"), [[{"text": "ok"}]]
+    async with chat(where, script, memory=True, embedder="none", memories=top_n) as (app, session, provider):
+        for text, options in facts:
+            await app.memory("ann").add(text, **options)
+        await told(app, session, "What does my sister play, chess?")
+        found = await app.memory("ann").get_relevant_memories("What does my sister play, chess?", top_n)
+        context = provider.contexts[-1]
+    sent = [s for s in context.receipt.segments if s.layer == "memory"]
+    assert len(sent) == len(found) <= top_n
+    assert [one.memory.text for one in found][:3] == [text for text, _ in facts[:3]][:top_n]
+    assert [text in context.system for text, _ in facts[:3]] == [number < top_n for number in range(3)]
 
 
 async def test_C5_a_skill_folder_is_named_and_its_text_comes_when_it_is_chosen(store: Store, tmp_path: Path) -> None:
@@ -284,6 +383,54 @@ async def test_C8_a_newer_fact_supersedes_and_what_came_out_of_memory_is_not_lea
     assert len(await app.memory("ann").list()) == 1
 
 
+async def test_C9_only_answers_can_be_collected_through_the_app(store: Store) -> None:
+    app = app_on(store)
+    session = await app.new_session("ann")
+    result = {"role": "tool", "content": "found", "tool_call_id": "1"}
+    turn = await store.turns.begin("ann", session.session_id, {"role": "user", "content": "question"})
+    await store.turns.add("ann", turn.turn_id, [*CALLING, result])
+    await store.turns.finish("ann", turn.turn_id, state="failed", answer={"role": "assistant", "content": ""})
+    rows = await store.history.messages("ann", session.session_id)
+    codes = ["message.is_question", "message.has_no_text", "message.is_tool_result", "message.has_no_text"]
+    for row, code in zip(rows, codes, strict=True):
+        with pytest.raises(MessageError, match=f"message {row.seq} of session") as error:
+            await app.collect("ann", row.message_id)
+        assert (error.value.code, error.value.hint) == (code, "collect an answer of the assistant")
+    assert await store.history.collected("ann") == []
+    done = await say(app, "ann", session, "again", "an answer")
+    await app.collect("ann", done.answer_message_id)
+    assert [row.text for row in await store.history.collected("ann")] == ["an answer"]
+
+
+CALLING = [
+    {
+        "role": "assistant", "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "find", "arguments": "{}"}}],
+    },
+]  # fmt: skip
+
+
+def test_C9_the_command_refuses_to_collect_a_question_in_both_languages(tmp_path: Path) -> None:
+    lamina = Lamina(tmp_path)
+    lamina.script([{"text": "ok"}])
+    lamina("ask", "Why?")
+    assert "is a question, not an answer" in lamina.error("sessions", "collect", "last#1")
+    assert "是问题，不是回答" in lamina.error("sessions", "collect", "last#1", "--lang", "zh")
+    lamina("sessions", "collect", "last#2")
+
+
+async def test_C9_http_refuses_to_collect_a_question(tmp_path: Path) -> None:
+    async with api_on(str(tmp_path / "s.db")) as api:
+        session = (await api("POST", "/api/sessions", {})).json["session_id"]
+        await http_say(api, session)
+        question, answer = (await api("GET", f"/api/sessions/{session}/messages")).json["messages"]
+        got = await api("PUT", f"/api/messages/{question['message_id']}/collected", {"collected": True})
+        assert got.status == 400
+        assert "is a question, not an answer" in got.json["error"]["message"]
+        got = await api("PUT", f"/api/messages/{answer['message_id']}/collected", {"collected": True})
+        assert got.json["is_collected"] is True
+
+
 async def test_C9_collecting_marks_exactly_that_row_and_can_be_undone(store: Store) -> None:
     app = app_on(store)
     session = await app.new_session("ann")
@@ -362,7 +509,7 @@ async def test_forgetting_removes_a_fact_everywhere_and_for_good(store: Store) -
 
 
 async def test_the_window_of_a_long_session_is_read_from_its_end(store: Store) -> None:
-    app = app_on(store, budget=600)
+    app = app_on(store, budget=1_000)
     session = await app.new_session("ann")
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"message {n}"} for n in range(1_000)]
     await store.history.append("ann", session.session_id, messages)
@@ -433,16 +580,16 @@ async def test_I6_a_resumed_session_is_told_its_rules_once_more(store: Store, tm
     session = await app.new_session("ann")
     gathered = await app.builder.gather(await app.turn("ann", session.session_id, "one"))
     assert gathered.envelope
-    assert gathered.envelope.reasons == ("initial",)
+    assert gathered.envelope.triggers == ("initial",)
     turn = await store.turns.begin("ann", session.session_id, {"role": "user", "content": "one"})
     await store.turns.finish("ann", turn.turn_id, injection=gathered.envelope.after.to_dict())
     again = await app.builder.gather(await app.turn("ann", session.session_id, "two"))
     assert again.envelope
-    assert again.envelope.reasons == ()
+    assert again.envelope.triggers == ()
     await app.resume_session("ann", session.session_id)
     context = await app.context("ann", session.session_id, "two")
-    assert [s.reason for s in context.receipt.segments if s.layer == "instructions"] == [
-        "always kept", "sent again, lest it fades",
+    assert [s.reason.code for s in context.receipt.segments if s.layer == "instructions"] == [
+        "reason.always_kept", "reason.repeated",
     ]  # fmt: skip
 
 
@@ -457,7 +604,7 @@ async def test_S7_and_fault_P3_a_poisoned_memory_stays_data(store: Store, evil: 
     clean = await app.context("ann", session.session_id, "gardens?")
     await app.memory("ann").edit(harmless, f"a note on gardens {evil}")
     dirty = await app.context("ann", session.session_id, "gardens?")
-    mark = turn_mark(Turn("ann", session, "gardens?"))
+    (mark,) = set(re.findall(r"begins with data-([0-9a-f]{8}) ", clean.system))
 
     def structure(context: Context) -> list[tuple[str, str]]:
         return [(s.layer, s.source) for s in context.receipt.segments]
@@ -497,4 +644,4 @@ def test_C3_one_function_makes_contexts_and_providers_take_nothing_else() -> Non
         assert list(inspect.signature(module.stream).parameters) == ["self", "context", "max_tokens", "options"]
     foreign: dict[str, object] = {"messages": [], "system": "x", "prompt": "x", "tools": [], "model": "x"}
     assert not OPTIONS & set(foreign), "a caller's wishes hold no messages"
-    assert wishes(foreign) == {}
+    assert translate_options(foreign) == {}

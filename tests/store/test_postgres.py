@@ -15,7 +15,7 @@ import pytest
 
 from lamina.errors import StoreError
 from lamina.store.database import Steps
-from lamina.store.postgres import PostgresDatabase, numbered, open_postgres
+from lamina.store.postgres import PostgresDatabase, number_slots, open_postgres
 from lamina.store.store import Store, open_store
 from lamina.types import AnyMessage, text_hash
 from tests.postgres import Server
@@ -108,7 +108,7 @@ async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -
 
 
 def test_placeholders_are_numbered_in_order() -> None:
-    assert numbered("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"
+    assert number_slots("a = ? AND b IN (?, ?)") == "a = $1 AND b IN ($2, $3)"
 
 
 async def test_the_versions_of_another_program_are_left_alone(postgres: Server) -> None:
@@ -179,7 +179,7 @@ async def test_a_row_that_leans_on_nothing_is_refused(postgres: Server) -> None:
         def wrong() -> Steps[None]:
             yield "INSERT INTO turn_text (owner, turn_id, hash) VALUES (?, ?, ?)", ("ann", "none", "none")
 
-        with pytest.raises(StoreError, match=r"refused: .* foreign key"):
+        with pytest.raises(StoreError, match=r"refused a statement: .* foreign key"):
             await store.db.write("ann", wrong)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.store.words import MAX_TEXT, MAX_WORD, query_words, snippet, words
+from lamina.store.messages import MAX_TEXT, MAX_WORD, query_words, snippet, words
 
 
 def test_words_are_folded_and_cjk_is_cut_into_ones_and_pairs() -> None:

@@ -277,9 +277,9 @@ def entities(text: str) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def bot_api() -> AsyncGenerator[BotApi, None]:
-    """The server on a free port, as long as the block lasts."""
-    api = BotApi()
+async def bot_api(first: int = 1_000) -> AsyncGenerator[BotApi, None]:
+    """The server on a free port, as long as the block lasts; `first` is the number of its first update."""
+    api = BotApi(_ids=itertools.count(first))
     app = web.Application()
     app.router.add_post("/bot{token}/{method}", api.handle)
     app.router.add_get("/file/bot{token}/photos/{name}", api.file)

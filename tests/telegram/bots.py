@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.telegram.botapi import TOKEN, BotApi
 ANN, BOB, EVE = 7, 8, 9
 QUICK = 0.02
 """Of Telegram's pace: what waits a second there waits twenty milliseconds here."""
+WORK = Path(__file__).parent / "work"
+"""A workspace with rules: without any, each session is told so before its first answer."""
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\x10\0\0\0\x10" + b"canary"
 
 
@@ -45,7 +47,7 @@ async def bot(
     **changes: Any,
 ) -> AsyncGenerator[Bot, None]:  # fmt: skip
     """Ann and Bob may talk to it."""
-    own = {"telegram_token": Key(TOKEN), "telegram_allow": (ANN, BOB), "telegram_api": api.base}
+    own = {"telegram_token": Key(TOKEN), "telegram_allow": (ANN, BOB), "telegram_api": api.base, "workspace": str(WORK)}
     kept = settings(**{**own, **changes})
     provider = ScriptedProvider(script, repeat=True)
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -90,13 +92,16 @@ class Process:
 
 
 @asynccontextmanager
-async def process(api: BotApi, lamina: Lamina, *arguments: str, **more: str) -> AsyncGenerator[Process, None]:
+async def process(
+    api: BotApi, lamina: Lamina, *arguments: str, program: Sequence[str] = ("-m", "lamina"), **more: str
+) -> AsyncGenerator[Process, None]:
     environ = lamina.environ(
         LAMINA_TELEGRAM_TOKEN=TOKEN, LAMINA_TELEGRAM_ALLOW="7, 8", LAMINA_TELEGRAM_API=api.base, LAMINA_MEMORY="off",
         **more,
     )  # fmt: skip
+    (lamina.folder / "AGENTS.md").write_text("Answer briefly.\n", encoding="utf-8")
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "lamina", "telegram", *arguments, cwd=lamina.folder, env=environ,
+        sys.executable, *program, "telegram", *arguments, cwd=lamina.folder, env=environ,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     made = Process(child)

@@ -47,7 +47,9 @@ async def test_the_menu_of_commands_is_there_in_both_languages(where: str) -> No
         assert "新建会话" in chinese.given["commands"] or "\\u65b0\\u5efa" in chinese.given["commands"]
 
 
-async def test_I4_a_picture_is_a_part_and_the_injection_stands_as_text_at_the_front(where: str, tmp_path: Path) -> None:
+async def test_I4_telegram_a_picture_is_a_part_and_the_injection_stands_as_text_at_the_front(
+    where: str, tmp_path: Path
+) -> None:
     workspace = rules_in(tmp_path / "work", "Answer in rhymes.")
     async with bot_api() as api, bot(api, where, hello("a", "b"), workspace=workspace, reinjection_turns=1) as running:
         await api.say("first")
@@ -62,7 +64,7 @@ async def test_I4_a_picture_is_a_part_and_the_injection_stands_as_text_at_the_fr
         assert picture["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 
 
-async def test_I13_the_first_injection_is_the_engines(where: str, tmp_path: Path) -> None:
+async def test_I13_telegram_the_first_injection_is_the_engines(where: str, tmp_path: Path) -> None:
     workspace = rules_in(tmp_path / "work", "Answer in rhymes.")
     async with bot_api() as api, bot(api, where, hello("a"), workspace=workspace) as running:
         await api.say("first")
@@ -90,7 +92,7 @@ async def test_the_pictures_of_an_album_are_one_question(where: str) -> None:
         assert len(running.provider.contexts) == 1
 
 
-@pytest.mark.parametrize(("lang", "found"), [("en", "text and pictures only"), ("zh-hans", "只能理解文字与图片")])
+@pytest.mark.parametrize(("lang", "found"), [("en", "only text and pictures"), ("zh-hans", "只能理解文字与图片")])
 async def test_what_cannot_be_understood_is_said_politely(where: str, lang: str, found: str) -> None:
     async with bot_api() as api, bot(api, where, hello("x")) as running:
         voice = {"file_id": "v", "file_unique_id": "v", "duration": 3}
@@ -105,7 +107,7 @@ async def test_a_picture_that_is_too_large_gone_or_none_is_refused(where: str) -
         await api.push(api.update(document=huge))
         await api.until_shown("too large")
         await api.push(api.picture(b"%PDF-1.7 not a picture"))
-        await api.until_shown("no picture")
+        await api.until_shown("cannot read this picture")
         lies = {"file_id": "lies", "file_unique_id": "l", "mime_type": "image/png", "file_size": 10}
         api.files["lies"] = bytes(6_000_000)
         await api.push(api.update(document=lies))
@@ -228,16 +230,16 @@ async def test_a_turn_that_fails_or_breaks_off_says_so_and_keeps_what_came(where
     script = [[{"text": "half "}, {"fault": "cut"}], [{"fault": "status", "code": 400}]]
     async with bot_api() as api, bot(api, where, script):
         await api.say("go")
-        await api.until_shown("It broke off: the connection to the script was cut")
+        await api.until_shown("The answer broke off: the connection to the script was cut")
         assert any(text.startswith("half") for text in api.shown())
         await api.say("again")
-        await api.until_shown("It failed: the script answered 400")
+        await api.until_shown("The answer failed: the script answered 400")
 
 
 async def test_an_empty_answer_says_so(where: str) -> None:
     async with bot_api() as api, bot(api, where, [[{"done": "stop"}]]):
         await api.say("go")
-        await api.until_shown("The model said nothing.")
+        await api.until_shown("The model did not say anything.")
 
 
 async def test_turns_of_one_scope_follow_each_other_and_those_of_others_do_not_wait(where: str) -> None:
@@ -311,7 +313,7 @@ async def test_people_who_are_not_on_the_list_are_refused_once_and_leave_nothing
             *(api.update(text, person=EVE) for text in ("Hi", "/memory", "/new")), api.picture(PNG, person=EVE)
         )
         await api.until(lambda: not api.updates)
-        assert api.shown(EVE) == [f"This bot is private. Your id is {EVE}; whoever runs it can let you in."]
+        assert api.shown(EVE) == [f"This bot is private. Your id is {EVE}; the person who runs the bot can add you."]
         assert running.provider.contexts == []
         assert await running.app.store.sessions.list(f"telegram:{EVE}") == []
 
@@ -382,15 +384,14 @@ async def test_tools_are_offered_only_where_a_setting_says_so_and_what_needs_a_y
         [{"text": "Let me see."}, {"call": "bash", "arguments": {"command": "touch x.txt"}}],
         [{"text": "I may not."}],
     ]
-    work = tmp_path / "work"
-    work.mkdir()
+    work = Path(rules_in(tmp_path / "work", "Answer briefly."))
     async with bot_api() as api, bot(api, where, script, tools=True, mode="agent", workspace=str(work)) as running:
         await api.say("Write a file")
         await api.until_shown("I may not.")
         assert api.shown() == ["Let me see.\n\nI may not."]
         assert "bash" in {tool["function"]["name"] for tool in running.provider.contexts[0].tools}
-        assert "needs a yes and nobody is there to ask" in str(running.provider.contexts[1].messages[-1]["content"])
-        assert list(work.iterdir()) == []
+        assert "needs a yes and there is no one to ask" in str(running.provider.contexts[1].messages[-1]["content"])
+        assert [path.name for path in work.iterdir()] == [".lamina"]
     async with bot_api() as api, bot(api, f"{where}2", hello("x"), mode="agent", workspace=str(work)) as running:
         await api.say("Write a file")
         await api.until_shown("x")

@@ -75,7 +75,7 @@ async def test_sigterm_ends_it_cleanly_and_what_runs_is_kept_and_told(lamina: La
         assert await child.end() == 0
         assert "Traceback" not in child.output
         assert api.shown() == [
-            "The answer begins.\n\n⏹ Interrupted: the bot was stopped. What came is kept; ask again for the rest."
+            "The answer begins.\n\n⏹ Interrupted: the bot was stopped. What arrived is saved; ask again for the rest."
         ]
         assert turns(lamina)[1] == "assistant interrupted: The answer begins. "
 

@@ -65,7 +65,7 @@ def test_each_segment_has_its_row_with_source_hash_owner_trust_tokens_and_reason
             one["trust"],
             f"{one['tokens']:,}",
         ]
-        assert cells[6].split() == [one["decision"], *one["reason"].split()]
+        assert cells[6].split() == [one["decision"], *one["reason"]["text"].split()]
 
 
 def test_tokens_per_layer_are_those_of_the_receipt(world: World, look: Look) -> None:
@@ -132,7 +132,7 @@ def test_two_turns_show_the_first_differing_byte_its_layer_and_the_reason(world:
         verdict = seen.page.locator(".verdict")
         expect(verdict).to_contain_text(f"byte {told['byte']:,}")
         expect(verdict.locator(".layer")).to_have_text(told["layer"])
-        expect(verdict.locator(".why")).to_have_text(told["reason"])
+        expect(verdict.locator(".why")).to_have_text(told["reason"]["text"])
         expect(verdict.locator(".part.shared")).to_have_text(f"{told['shared_tokens']:,} tokens shared")
         sent = [payload(site, told[side]["turn_id"], told[side]["request"]) for side in ("before", "after")]
         marked = [column.locator(".first-byte").all_inner_texts() for column in seen.page.locator(".side-of").all()]
@@ -187,7 +187,7 @@ def test_what_was_cut_is_told_with_its_reason(look: Look, serve: Serve) -> None:
     for row, one in zip(rows.all(), cut, strict=True):
         expect(row).to_contain_text(one["decision"])
         expect(row).to_contain_text(one["source"])
-        expect(row).to_contain_text(one["reason"])
+        expect(row).to_contain_text(one["reason"]["text"])
     dropped = told["dropped"]
     expect(seen.page.locator(".facts-row")).to_contain_text(
         f"{dropped['count']} messages, {dropped['tokens']:,} tokens"

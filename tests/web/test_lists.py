@@ -60,6 +60,7 @@ def test_memories_are_searched_in_both_languages(world: tuple[Site, str, list[st
         seen.page.fill(".page .search input", words)
         expect(seen.page.locator(".fact-text").first).to_contain_text(found)
         expect(seen.page.locator(".fact mark").first).to_have_text(words)
+        expect(seen.page.locator(".fact .why").first).to_contain_text("words")
 
 
 def test_own_skills_are_switched_off_and_on(serve: Serve, look: Look) -> None:

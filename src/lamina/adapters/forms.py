@@ -8,25 +8,30 @@ from typing import Any, Literal, cast
 
 from lamina.assembly.checks import check_message
 from lamina.errors import MessageError, shown
+from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
 
-THINKING_HINT = "Plan(keep_thinking=True) leaves it with its message, uncounted"
+KEEP_THINKING = "adapter.keep_thinking"
 
 
-def cannot(where: str, thing: object, hint: str = "text, pictures, tool calls and tool results can") -> MessageError:
-    """The one refusal of the converters: never drop silently what has no place."""
-    return MessageError(f"{where} holds {shown(thing)}, which cannot be carried", hint=hint)
+def cannot(where: str | Phrase, thing: object, hint: str = "adapter.known_parts") -> MessageError:
+    """The one refusal of the converters: nothing is dropped silently. `hint` is a code, or empty for none."""
+    return MessageError("adapter.cannot_convert", where=where, value=shown(thing), hint=hint)
 
 
-def made(role: Role, content: str | Sequence[Part] | None, where: str, **rest: Any) -> Message:
+def made(
+    role: Role, content: str | Sequence[Part] | None, where: str, *, tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None, name: str | None = None,
+) -> Message:  # fmt: skip
     """A message with only the fields that say something, checked as the history will be."""
-    fields = {name: value for name, value in rest.items() if value}
+    given = {"tool_calls": tool_calls, "tool_call_id": tool_call_id, "name": name}
+    fields = {field: value for field, value in given.items() if value}
     held = content if content is None or isinstance(content, str) else list(content)
     message = cast(Message, {"role": role, "content": held, **fields})
     if role != "system":
         check_message(message, where)
     elif strange := [part for part in held or () if not isinstance(part, str) and part.get("type") != "text"]:
-        raise cannot(where, strange[0], "a system message is text")
+        raise cannot(where, strange[0], "adapter.system_is_text")
     return message
 
 
@@ -80,12 +85,12 @@ def written(value: object) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError(pairs)
     return value
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(constant)
 
 
 def picture_bytes(url: str, where: str) -> tuple[bytes, str]:
@@ -94,9 +99,9 @@ def picture_bytes(url: str, where: str) -> tuple[bytes, str]:
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise MessageError(f"{where} has a picture whose base64 is broken: {shown(url)}") from None
+        raise MessageError("part.broken_base64", where=where, value=shown(url)) from None
     if base64.b64encode(raw).decode() != data:
-        raise MessageError(f"{where} has a picture whose base64 is not in the usual form: {shown(url)}")
+        raise MessageError("part.unusual_base64", where=where, value=shown(url))
     return raw, head.removeprefix("data:").removesuffix(";base64")
 
 

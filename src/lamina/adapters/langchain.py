@@ -20,7 +20,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from lamina.adapters.forms import (
-    THINKING_HINT,
+    KEEP_THINKING,
     arguments_of,
     cannot,
     image_part,
@@ -89,7 +89,10 @@ def fit_messages(
 
 
 def handed_back(kept: Sequence[Kept[BaseMessage]]) -> list[BaseMessage]:
-    return [origin if origin is not None else _back(message) for message, origin in kept]
+    return [
+        origin.model_copy(update={"content": message["content"]}) if changed else origin
+        for message, origin, changed in kept
+    ]
 
 
 def pieces(messages: Sequence[BaseMessage], keep_thinking: bool = False) -> list[Piece[BaseMessage]]:
@@ -109,7 +112,7 @@ def _to(message: BaseMessage, where: str, keep_thinking: bool) -> Message:
     extras = cast("dict[str, Any]", message.additional_kwargs)  # pyright: ignore[reportUnknownMemberType] -- a bare dict
     for name in SAYS_MORE:
         if extras.get(name) and not (keep_thinking and name == "reasoning_content"):
-            raise cannot(f"{where}.additional_kwargs", name, THINKING_HINT if name == "reasoning_content" else "")
+            raise cannot(f"{where}.additional_kwargs", name, KEEP_THINKING if name == "reasoning_content" else "")
     content = _content(message, where, keep_thinking)
     if isinstance(message, SystemMessage):
         return made("system", content, where)
@@ -120,7 +123,7 @@ def _to(message: BaseMessage, where: str, keep_thinking: bool) -> Message:
     if isinstance(message, AIMessage):
         calls = _calls(message)
         return made("assistant", content or (None if calls else ""), where, tool_calls=calls, name=message.name)
-    raise cannot(where, type(message).__name__, "system, human, ai and tool messages can")
+    raise cannot(where, type(message).__name__, "adapter.langchain_messages")
 
 
 def _calls(message: AIMessage) -> list[ToolCall]:
@@ -151,7 +154,7 @@ def _part(block: str | dict[str, Any], where: str, keep_thinking: bool, called: 
     if thinks(block):
         if keep_thinking:
             return None
-        raise cannot(where, block, THINKING_HINT)
+        raise cannot(where, block, KEEP_THINKING)
     held = {name for name, value in block.items() if value and name not in BOOKKEEPING}
     if kind == "text" and held <= {"type", "text"}:
         return text_part(block["text"])

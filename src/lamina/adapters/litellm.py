@@ -7,8 +7,9 @@ message objects add for bookkeeping is left out, and what would be sent and not 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
-from lamina.adapters.forms import THINKING_HINT, cannot, made
+from lamina.adapters.forms import KEEP_THINKING, cannot, made
 from lamina.adapters.plan import Piece, Plan
+from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, Message, Part, Role
 
 Given = ParamSpec("Given")
@@ -42,7 +43,7 @@ def with_context(plan: Plan, completion: Callable[Given, Answer]) -> Callable[Gi
     def complete(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
         given = list(args)
         if "messages" not in kwargs and len(given) < 2:
-            raise cannot("the call", sorted(kwargs), "give messages=…, as completion wants them")
+            raise cannot(Phrase("place.call"), sorted(kwargs), "adapter.give_messages")
         messages = cast("Sequence[Any]", kwargs["messages"] if "messages" in kwargs else given[1])
         tools = cast("Sequence[Mapping[str, Any]]", kwargs.get("tools") or ())
         fitted = fit(plan, messages, tools)
@@ -59,13 +60,14 @@ def fit(plan: Plan, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] 
     """The messages to send: one system message of all layers, then what fits."""
     context, kept = plan.fit(pieces(messages, plan.keep_thinking), source="litellm", tools=tools)
     system = [{"role": "system", "content": context.system}] if context.system else []
-    return [*system, *(origin if origin is not None else dict(message) for message, origin in kept)]
+    own = ({**_plain(one.origin, ""), "content": one.message["content"]} if one.changed else one.origin for one in kept)
+    return [*system, *own]
 
 
 def pieces(messages: Sequence[Any], keep_thinking: bool = False) -> list[Piece[Any]]:
     """Each message in lamina's form, beside itself."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise cannot("the call", messages, "messages=[…], as completion wants them")
+        raise cannot(Phrase("place.call"), messages, "adapter.give_messages")
     return [Piece(_to(message, f"messages[{n}]", keep_thinking), message) for n, message in enumerate(messages)]
 
 
@@ -74,18 +76,19 @@ def _to(message: Any, where: str, keep_thinking: bool) -> Message:
     given = fields.get("role")
     role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
-        raise cannot(f"{where}.role", fields.get("role"), "roles are system, developer, user, assistant and tool")
+        raise cannot(f"{where}.role", fields.get("role"), "adapter.known_roles")
     for name, value in fields.items():
         if name in CARRIED or name in BOOKKEEPING or not value or (keep_thinking and name in THINKING):
             continue
-        raise cannot(f"{where}.{name}", value, THINKING_HINT if name in THINKING else "")
+        raise cannot(f"{where}.{name}", value, KEEP_THINKING if name in THINKING else "")
     called: Any = fields.get("tool_calls") or ()
     if not isinstance(called, Sequence):
-        raise cannot(f"{where}.tool_calls", called, "a list of calls")
+        raise cannot(f"{where}.tool_calls", called, "adapter.calls_are_list")
     calls = [_call(_plain(call, where)) for call in cast("Sequence[Any]", called)]
     content = _content(fields.get("content"), role, where)
-    rest = {"name": fields.get("name"), "tool_call_id": fields.get("tool_call_id")}
-    return made(role, content if content or not calls else None, where, tool_calls=calls, **rest)
+    answered, name = fields.get("tool_call_id"), fields.get("name")
+    words = content if content or not calls else None
+    return made(role, words, where, tool_calls=calls, tool_call_id=answered, name=name)
 
 
 def _content(content: object, role: Role, where: str) -> str | list[Part] | None:
@@ -95,7 +98,7 @@ def _content(content: object, role: Role, where: str) -> str | list[Part] | None
     if content is None:
         return "" if role == "assistant" else None
     if not isinstance(content, Sequence):
-        raise cannot(f"{where}.content", content, "text, or a list of parts")
+        raise cannot(f"{where}.content", content, "adapter.content_forms")
     return [_part(part) for part in cast("Sequence[Any]", content)]
 
 
@@ -117,5 +120,5 @@ def _plain(value: Any, where: str) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
     if not hasattr(value, "model_dump"):
-        raise cannot(where, value, "messages are mappings or what LiteLLM answers with")
+        raise cannot(where, value, "adapter.litellm_messages")
     return value.model_dump()

@@ -12,7 +12,7 @@ from agents import FunctionTool, TResponseInputItem
 from agents.run import CallModelData, ModelInputData
 
 from lamina.adapters.forms import (
-    THINKING_HINT,
+    KEEP_THINKING,
     cannot,
     image_part,
     made,
@@ -48,8 +48,8 @@ def input_filter(plan: Plan) -> Callable[[CallModelData[Any]], ModelInputData]:
         system, tools = data.model_data.instructions or "", _tools(data.agent.tools)
         context, kept = plan.fit(found, source="openai-agents", system=system, tools=tools)
         items: list[TResponseInputItem] = []
-        for message, origin in kept:
-            items += origin if origin is not None else _back(message, "a fenced message")
+        for message, origin, changed in kept:
+            items += _with_text(origin, _back(message, "a fenced message")) if changed else origin
         return ModelInputData(input=items, instructions=context.system or None)
 
     return lamina
@@ -63,6 +63,11 @@ class _Answer:
     texts: list[Part] | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     begun: int = 0
+
+
+def _with_text(items: list[TResponseInputItem], text: list[TResponseInputItem]) -> list[TResponseInputItem]:
+    """An item of theirs with the text of ours."""
+    return [cast(TResponseInputItem, {**items[0], **text[0]})] if len(items) == len(text) == 1 else text
 
 
 def pieces(items: Items, keep_thinking: bool = False) -> list[Piece[list[TResponseInputItem]]]:
@@ -85,7 +90,7 @@ def pieces(items: Items, keep_thinking: bool = False) -> list[Piece[list[TRespon
         kind = fields.get("type", "message")
         if kind == "reasoning":
             if not keep_thinking:
-                raise cannot(where, item, THINKING_HINT)
+                raise cannot(where, item, KEEP_THINKING)
             thoughts.append(item)
         elif kind == "function_call" or (kind == "message" and fields.get("role") == "assistant"):
             if kind == "message" and answer.texts is not None and not answer.calls:
@@ -99,12 +104,12 @@ def pieces(items: Items, keep_thinking: bool = False) -> list[Piece[list[TRespon
                 answer.texts = [*(answer.texts or ()), *_said(fields["content"], where)]
         else:
             if thoughts:
-                raise cannot(f"items[{number - 1}]", thoughts[-1], "reasoning stands before an answer or a call")
+                raise cannot(f"items[{number - 1}]", thoughts[-1], "adapter.reasoning_place")
             close()
             out.append(Piece(_other(fields, kind, where), [item]))
     close()
     if thoughts:
-        raise cannot(f"items[{len(items) - 1}]", thoughts[-1], "reasoning stands before an answer or a call")
+        raise cannot(f"items[{len(items) - 1}]", thoughts[-1], "adapter.reasoning_place")
     return out
 
 
@@ -143,7 +148,7 @@ def _part(block: Fields, where: str) -> Part:
 def _back(message: AnyMessage, where: str) -> list[TResponseInputItem]:
     role, content = message["role"], message["content"]
     if message.get("name"):
-        raise cannot(f"{where}.name", message["name"], "items have no names of speakers; write it into the text")
+        raise cannot(f"{where}.name", message["name"], "adapter.no_names")
     if role == "tool":
         item = {"type": "function_call_output", "call_id": message["tool_call_id"], "output": _blocks(content)}
         return [cast(TResponseInputItem, item)]

@@ -4,13 +4,13 @@ A framework's message is turned into lamina's form to be counted and cut; what i
 object it was, so its ids, usage and signatures stay. Knows no framework.
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from lamina.adapters.forms import text_of
 from lamina.assembly.context import assemble
-from lamina.assembly.fences import DEFAULT_MARK
 from lamina.assembly.messages import StartOn
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.errors import LayerError, MessageError, shown
@@ -30,10 +30,12 @@ class Piece(NamedTuple, Generic[Origin]):
 
 
 class Kept(NamedTuple, Generic[Origin]):
-    """A message that will be sent. `origin` is None where lamina had to change it, and the message says how."""
+    """A message that will be sent. Where it is `changed`, as every result of a tool is by its fence, it has the text of
+    the message and everything else of its origin."""
 
     message: Message
-    origin: Origin | None
+    origin: Origin
+    changed: bool
 
 
 def _nobody(_context: Context) -> None:
@@ -58,15 +60,15 @@ class Plan:
     count: Count = estimate_message_tokens
     start_on: StartOn = "user"
     owner: str | None = None
-    mark: str = DEFAULT_MARK
+    mark: str = field(default_factory=lambda: secrets.token_hex(4))
+    """From which fences get their tags; a plan makes its own. Pass the one that you keep with the session where the
+    provider's cache should outlive the plan."""
     lang: Lang = "en"
     shares: Mapping[str, Share] | None = field(default=None)
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):  # a sequence too, of letters
-            raise LayerError(
-                f"the layers of a plan are {shown(self.layers)}", hint="give a list of Layer, or a function that does"
-            )
+            raise LayerError("layer.bad_plan", value=shown(self.layers))
 
     def fit(
         self, pieces: Sequence[Piece[Origin]], *, source: str, system: str = "", tools: Sequence[AnyTool] = ()
@@ -100,10 +102,7 @@ def _system_count(pieces: Sequence[Piece[Origin]]) -> int:
     opening = next((number for number, role in enumerate(roles) if role != "system"), len(roles))
     if "system" in roles[opening:]:
         place = roles.index("system", opening)
-        raise MessageError(
-            f"messages[{place}] is a system message in the middle of the chat",
-            hint="give it as a layer: a summary as summary, a reminder as state",
-        )
+        raise MessageError("adapter.system_in_middle", where=f"messages[{place}]")
     return opening
 
 
@@ -111,6 +110,6 @@ def _kept(spoken: Sequence[Piece[Origin]], context: Context) -> list[Kept[Origin
     said = [message for message in context.messages if message["role"] != "system"]
     first = len(spoken) - len(said)
     return [
-        Kept(message, piece.origin if message == piece.message else None)
+        Kept(message, piece.origin, message != piece.message)
         for message, piece in zip(said, spoken[first:], strict=True)
     ]

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import messages as theirs
 from pydantic_ai.capabilities import AbstractCapability
@@ -16,7 +16,7 @@ from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.tools import RunContext
 
 from lamina.adapters.forms import (
-    THINKING_HINT,
+    KEEP_THINKING,
     cannot,
     image_part,
     known_names,
@@ -33,7 +33,7 @@ from lamina.types import AnyMessage, AnyTool, Message, Part, ToolCall
 
 NOT_SENT = (theirs.InstructionBaselinePart,)
 """Parts that are records of their own and that no model sees."""
-NAMELESS = "Pydantic AI has no names of speakers; write it into the text"
+NAMELESS = "adapter.no_names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +84,32 @@ class LaminaContext(AbstractCapability[Any]):
 
 def handed_back(kept: Sequence[Kept[Origin]], messages: Sequence[theirs.ModelMessage]) -> list[theirs.ModelMessage]:
     """What was kept, as the very messages it came from where they are whole."""
-    names = known_names([message for message, _ in kept])
+    names = known_names([one.message for one in kept])
     out: list[theirs.ModelMessage] = []
-    for index, run in groupby(kept, lambda one: one.origin.index if one.origin else -1):
-        if index < 0:
-            out.append(theirs.ModelRequest([_asked(message, "a fenced message", names) for message, _ in run]))
+    for index, run in groupby(kept, lambda one: one.origin.index):
+        whole, mine = messages[index], list(run)
+        if isinstance(whole, theirs.ModelResponse):
+            answers = [_answer(one.message, "a fenced message") for one in mine if one.changed]
+            out.append(replace(whole, parts=answers[0]) if answers else whole)
             continue
-        parts = [part for _, origin in run if origin for part in origin.parts]
-        whole = messages[index]
-        if isinstance(whole, theirs.ModelResponse) or len(parts) == sum(
-            not isinstance(part, NOT_SENT) for part in whole.parts
-        ):
+        sent = {id(part): _fenced(part, one, names) for one in mine for part in one.origin.parts}
+        all_kept = len(sent) == sum(not isinstance(part, NOT_SENT) for part in whole.parts)
+        if all_kept and not any(one.changed for one in mine):
             out.append(whole)
-        else:
-            held = {id(part) for part in parts}
-            out.append(replace(whole, parts=[part for part in whole.parts if id(part) in held]))
+            continue
+        parts = [sent.get(id(part), part) for part in whole.parts if all_kept or id(part) in sent]
+        out.append(replace(whole, parts=parts))
     return out
+
+
+def _fenced(part: Any, one: Kept[Origin], names: dict[str, str]) -> Any:
+    """A part of theirs, with the text of ours where that was changed."""
+    if not one.changed:
+        return part
+    if isinstance(part, theirs.ToolReturnPart):
+        result = cast("theirs.ToolReturnPart[Any]", part)
+        return replace(result, content=text_of(one.message["content"]))
+    return _asked(one.message, "a fenced message", names)
 
 
 def pieces(messages: Sequence[theirs.ModelMessage], keep_thinking: bool = False) -> list[Piece[Origin]]:
@@ -126,7 +136,7 @@ def _request(part: theirs.ModelRequestPart, where: str) -> Message:
         return made("user", shown or "", where)
     if isinstance(part, theirs.ToolReturnPart):
         if part.files:
-            raise cannot(where, part.files[0], "a tool's result is text; give the file in a user message")
+            raise cannot(where, part.files[0], "adapter.result_is_text")
         return made("tool", part.model_response_str(), where, tool_call_id=part.tool_call_id)
     if isinstance(part, theirs.RetryFeedbackPart):
         return made("user", part.model_response(), where)
@@ -156,7 +166,7 @@ def _said(message: theirs.ModelResponse, where: str, keep_thinking: bool) -> Mes
         elif not isinstance(part, theirs.ThinkingPart):
             raise cannot(f"{where}.parts[{number}]", part)
         elif not keep_thinking:
-            raise cannot(f"{where}.parts[{number}]", part, THINKING_HINT)
+            raise cannot(f"{where}.parts[{number}]", part, KEEP_THINKING)
     nothing = None if calls else ""
     content = texts if len(texts) > 1 else text_of(texts) or nothing
     return made("assistant", content, where, tool_calls=calls)
@@ -169,7 +179,7 @@ def _asked(message: AnyMessage, where: str, names: dict[str, str]) -> theirs.Mod
     if role == "tool":
         identifier = message["tool_call_id"]
         if identifier not in names or name not in (None, names[identifier]):
-            raise cannot(where, message, "a result needs its call before it, with the same tool's name")
+            raise cannot(where, message, "adapter.call_before_result")
         return theirs.ToolReturnPart(names[identifier], text_of(message["content"]), identifier)
     if name:
         raise cannot(f"{where}.name", name, NAMELESS)

@@ -1,26 +1,29 @@
 """One object that has everything a chat needs, built once from settings: store, memory, sources, builder, engine."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from lamina.app.files import IDENTITY, check_hidden, counter, file_layer, instruction_files, prompt_manager
+from lamina.app.files import IDENTITY, MARK, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.follow import follow, followed, position_of
-from lamina.app.providers import completing, provider_of, room_in, window_of
-from lamina.app.tools import offered
+from lamina.app.providers import complete_with, provider_of, request_budget, window_of
+from lamina.app.session import SessionHandle
+from lamina.app.skills import add_templates, import_templates
+from lamina.app.tools import open_tools
 from lamina.app.trace import requests_of
-from lamina.app.worker import Worker, asked_for, end_job
+from lamina.app.worker import Worker, end_job, jobs_after_turn
 from lamina.assembly.checks import check_message
 from lamina.assembly.tokens import Remembered
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
+from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.engine.running import Running
 from lamina.engine.work import CANCELLED, Limits
 from lamina.errors import (
     InputError,
@@ -29,41 +32,51 @@ from lamina.errors import (
     NotFoundError,
     OwnerError,
     SettingsError,
+    StoreDamagedError,
     StoreError,
     shown,
 )
-from lamina.layers.injection import InjectionState, SystemPromptManager
-from lamina.layers.instructions import InstructionFiles
-from lamina.layers.memory import MemoryService, WithoutIndex
-from lamina.layers.sources import Function, FunctionSource, chat_sources
-from lamina.layers.tools import ToolRegistry
+from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
 from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
-from lamina.records import NOTHING, REQUESTS, Session, Turn, TurnRecord
-from lamina.settings import HOSTED, Settings, load_settings
+from lamina.prompts.injection import InjectionState, SystemPromptManager
+from lamina.prompts.instructions import InstructionFiles
+from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
+from lamina.records import (
+    MAX_PHASE_CHARACTERS,
+    NOTHING,
+    REQUESTS,
+    NewSession,
+    Session,
+    Template,
+    Turn,
+    TurnOptions,
+    TurnRecord,
+)
+from lamina.settings import HOSTED, Settings, default_store, fill_places
+from lamina.store.database import clean
+from lamina.store.lock import make_private_folder
 from lamina.store.store import Store, open_store
+from lamina.text.messages import Phrase
+from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
-MARK = "{mark}"
-OFF = "switched off by the setting `memory`"
+OFF = Phrase("reason.switched_off", setting="memory")
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
 """Those of every mode, or for each mode its own."""
-MOST_SINGLES = 10_000
-LEASE, SHARED_LEASE = 60.0, 4.0
+MAX_SINGLE_OWNERS = 10_000
+LEASE_S, SHARED_LEASE_S = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
-def _finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
+def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
     if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:
-        from lamina.layers.recall import Recall  # noqa: PLC0415 -- numpy is an extra
+        from lamina.memory.recall import Recall  # noqa: PLC0415 -- numpy is an extra
         from lamina.providers.embeddings import EndpointEmbedder, default_embedder  # noqa: PLC0415 -- the same
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"memory needs the package {error.name}",
-            hint="pip install 'lamina[memory]', or switch it off: LAMINA_MEMORY=off",
-        ) from None
+        raise SettingsError("memory.package_missing", package=error.name) from None
     if embedder is None and settings.embedder == "embedded":
         embedder = default_embedder()
     elif embedder is None and settings.embedder != "none":
@@ -74,17 +87,14 @@ def _finder(store: Store, settings: Settings, embedder: Embedder | None, index: 
             key=settings.embedder_key or None,
         )
     if embedder is not None and not all(hasattr(embedder, name) for name in ("name", "dimension", "embed")):
-        raise SettingsError(
-            f"{shown(embedder)} is no embedder",
-            hint="it has a name, a dimension and a method embed(texts) that gives a vector for each",
-        )
+        raise SettingsError("embedder.not_one", value=shown(embedder))
     return Recall(store.memories, embedder)
 
 
 def _check_principal(owner: str) -> None:
     """Names that begin with @ are lamina's own: what is kept under them speaks to everybody."""
     if owner.startswith("@"):
-        raise OwnerError(f"no user is named {shown(owner)}", hint="names that begin with @ are reserved")
+        raise OwnerError("owner.reserved", name=shown(owner))
 
 
 class _FileSource:
@@ -102,10 +112,10 @@ class _FileSource:
         seen = self._stamp()
         if seen is None or seen != self._seen:
             check_hidden(self._path, self._settings)
-            self._layer, self._seen = file_layer(self.name, self._path, MARK), seen
+            self._layer, self._seen = file_layer(self.name, self._path), seen
         if self._path != IDENTITY:
             return (self._layer,)
-        return (replace(self._layer, text=self._layer.text.replace(MARK, turn_mark(turn))),)
+        return (replace(self._layer, text=self._layer.text.replace(MARK, turn.mark)),)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -113,6 +123,16 @@ class _FileSource:
         except (OSError, ValueError):  # reading it says why
             return None
         return now.st_mtime_ns, now.st_size, now.st_ino
+
+
+async def _recover_turns(store: Store, settings: Settings) -> None:
+    """End what nobody answers any more. A damaged store is only read: what it can still show is shown."""
+    try:
+        await store.turns.recover(everything=store.alone, jobs=jobs_after_turn(settings.memory))
+        if store.alone:
+            await store.jobs.release()
+    except StoreDamagedError as error:
+        logging.getLogger("lamina.store").warning("[Store] it is only read: %s", error.message)
 
 
 class App:
@@ -125,8 +145,8 @@ class App:
         self.store, self.settings = store, settings
         self.has_tools = any(map(len, tools.values()) if isinstance(tools, Mapping) else [len(tools or ())])
         self._provider, self._engine = provider, None
-        self._singles: dict[str, Session] = {}
-        self.recall = _finder(store, settings, embedder, index)
+        self._singles: set[str] = set()
+        self.recall = _make_finder(store, settings, embedder, index)
         self._complete, self._clock = complete, clock
         self._files: InstructionFiles | None = None
         sources: list[Source] = [
@@ -138,17 +158,16 @@ class App:
         ]  # fmt: skip
         if settings.context:
             sources.append(_FileSource("context", Path(settings.context), settings))
-        off = {} if settings.memory else {"memory": OFF, "summary": OFF}
+        off = {} if settings.memory else dict.fromkeys(FROM_MEMORY, OFF)
         build = BuildSettings(
             settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
-        prompts = self._prompts if settings.workspace else None
         self.builder = ContextBuilder(
-            sources, store.history, settings=build, prompts=prompts, tools=tools, memories=store.memories
+            sources, store.history, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
         )
         self._fit_window()
-        self._jobs = asked_for(settings.memory)
+        self._jobs = jobs_after_turn(settings.memory)
         self.worker = Worker(store, self.memory, learns=settings.memory, here=self._here)
 
     @staticmethod
@@ -158,24 +177,23 @@ class App:
         complete: Complete | None = None, tools: Tools | None = None, provider: Provider | None = None,
         clock: Clock = time.time, work: bool = True, index: bool = True,
     ) -> "AsyncGenerator[App, None]":  # fmt: skip
-        """Open the store that is named here or in the settings, and build everything on it.
+        """Open the store that is named here or in the settings, and build everything on it. Without settings they are
+        read, as `Settings.load()` does.
 
         Without an `embedder` or a `provider` those of the settings are taken. `work` runs the background jobs in this
         process; without `index` no memory is looked for and no encoder loaded. At the end what still runs is
         interrupted, and kept.
         """
-        settings = load_settings() if settings is None else settings
+        settings = fill_places(Settings.load() if settings is None else settings)
         where = str(store) or settings.store
-        if "://" not in where and not str(store) and "store" not in settings.origin:
+        if where == default_store(settings.environ or None):
             try:
-                Path(where).parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # chats are for nobody else
+                make_private_folder(Path(where).parent)
             except OSError as error:
-                raise StoreError(f"{where!r} cannot be made: {error.strerror}", hint="name another store") from None
-        async with offered(settings) as shipped, open_store(where, clock=clock) as opened:
+                raise StoreError("store.folder_not_made", path=repr(where), why=error.strerror) from None
+        async with open_tools(replace(settings, store=where)) as shipped, open_store(where, clock=clock) as opened:
             tools = shipped if tools is None else tools
-            await opened.turns.recover(everything=opened.alone, jobs=asked_for(settings.memory))
-            if opened.alone:
-                await opened.jobs.release()
+            await _recover_turns(opened, settings)
             app = App(
                 opened,
                 settings,
@@ -223,27 +241,28 @@ class App:
             self._engine = Engine(
                 self.builder, store.turns, store.sessions, store.history, provider=provider, limits=limits,
                 jobs=self._jobs, complete=self._model, compacts=settings.compaction,
-                lease=LEASE if store.alone else SHARED_LEASE, hide=self._hide,
+                lease=LEASE_S if store.alone else SHARED_LEASE_S, hide=self._hide,
             )  # fmt: skip
         return self._engine
 
     async def start(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
-        ask: Ask | None = None, **options: Any,
-    ) -> Running:  # fmt: skip
-        """Say something in a session. Returns as soon as that is stored; the turn runs on, whoever reads it."""
+        ask: Ask | None = None, **options: Unpack[TurnOptions],
+    ) -> TurnHandle:  # fmt: skip
+        """Say something in a session. Returns as soon as that is stored; the turn runs on without readers."""
         turn = await self.turn(owner, session_id, user, **options)
         try:
             running = await self.engine.start(turn, key=key, ask=ask)
             return followed(self.store, running.turn) if running.turn.repeated else running
         except NotFoundError:
-            if session_id != REQUESTS or not self._singles.pop(owner, None):
-                raise  # else it was deleted meanwhile, and is made again
+            if session_id != REQUESTS or owner not in self._singles:
+                raise  # else it was deleted in the meantime and is created again
+            self._singles.discard(owner)
             return await self.start(owner, session_id, user, key=key, ask=ask, **options)
 
     async def run(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
-        ask: Ask | None = None, **options: Any,
+        ask: Ask | None = None, **options: Unpack[TurnOptions],
     ) -> AsyncGenerator[TurnEvent]:  # fmt: skip
         """Say something in a session and read what comes. Leaving does not end the turn."""
         running = await self.start(owner, session_id, user, key=key, ask=ask, **options)
@@ -270,9 +289,9 @@ class App:
         turn = await self.store.turns.get(owner, turn_id)
         if turn.state != "streaming":
             return turn
-        try:  # whoever answers it finds that out at its next write, and stops
+        try:  # the process that answers it notices at its next write, and stops
             return await self.store.turns.finish(
-                owner, turn_id, state="interrupted", error=CANCELLED, jobs=self._jobs(turn)
+                owner, turn_id, state="interrupted", error=CANCELLED.dump(), jobs=self._jobs(turn)
             )
         except LeaseError:
             return await self.store.turns.get(owner, turn_id)
@@ -293,10 +312,10 @@ class App:
         by_model = learn == "model" or (learn == "auto" and name in HOSTED)
         if self._complete or not by_model:
             return self._complete
-        return completing(self.provider, self.builder.settings.count)
+        return complete_with(self.provider, self.builder.settings.count)
 
     def _fit_window(self) -> None:
-        room = room_in(self.settings, window_of(self.settings, self._provider))
+        room = request_budget(self.settings, window_of(self.settings, self._provider))
         self.builder.settings = replace(self.builder.settings, budget=room, blind=self.pictures is False)
 
     @property
@@ -319,27 +338,51 @@ class App:
         return MemoryService(self.store, self.recall, owner, complete=self._model, clock=self._clock)
 
     def source(
-        self, name: str, *, layer: str = "context", trust: Trust = "operator", optional: bool = False
+        self, name: str, *, layer: str = "context", trust: Trust = "user", optional: bool = False
     ) -> Callable[[Function], Function]:
-        """Register a function that gives a layer on every turn: project constraints, rules of a knowledge graph, …"""
+        """Register a function that gives a layer on every turn: project constraints, rules of a knowledge graph, …
+        Its text is fenced, unless `trust` says that the operator vouches for every character of it."""
 
         def register(function: Function) -> Function:
             if not callable(function):
-                raise LayerError(f"the source {name} is no function", hint="@app.source('project') above a function")
+                raise LayerError("source.not_function", name=name)
             self.builder.sources.append(FunctionSource(function, name, layer=layer, trust=trust, optional=optional))
             return function
 
         return register
 
-    async def new_session(self, owner: str, **options: Any) -> Session:
-        """A new session: nothing of older ones but what memory and profile know (C6)."""
+    async def session(self, owner: str, session_id: str | None = None, **options: Unpack[NewSession]) -> SessionHandle:
+        """A new session as an object; with the id of one that is there, that one."""
+        if session_id is None:
+            return SessionHandle(self, await self.new_session(owner, **options))
         _check_principal(owner)
-        defaults: dict[str, Any] = {
-            "scenario": self.settings.scenario,
-            "app": self.settings.host,
-            "mode": self.settings.mode,
-        }
-        return await self.store.sessions.new(owner, **{**defaults, **options})
+        if options:
+            raise InputError("session.options_too_late", names=list(options))
+        return SessionHandle(self, await self.store.sessions.get(owner, session_id))
+
+    async def new_session(self, owner: str, *, session_id: str = "", **options: Unpack[NewSession]) -> Session:
+        """A new session: nothing of older ones but what memory and profile know (C6). With an id of your own, the one
+        that is there under it, if there is one."""
+        _check_principal(owner)
+        settings = self.settings
+        defaults: NewSession = {"scenario": settings.scenario, "app": settings.host, "mode": settings.mode}
+        given: NewSession = {**defaults, **options}
+        return await self.store.sessions.new(owner, session_id=session_id, **given)
+
+    async def add_templates(self, owner: str, *templates: Template) -> Sequence[Template]:
+        """Store templates and skills of one owner, all or none, checked like those of a file. One that is there under
+        its name and scenario is replaced."""
+        _check_principal(owner)
+        return await add_templates(self.store, owner, templates)
+
+    async def add_shared_templates(self, *templates: Template) -> Sequence[Template]:
+        """The same for all owners: you vouch for every character of them."""
+        return await add_templates(self.store, SHARED, templates)
+
+    async def import_templates(self, owner: str, path: str | Path) -> Sequence[Template]:
+        """Templates from a JSON file, or skills from a folder with a `SKILL.md` or with such folders."""
+        _check_principal(owner)
+        return await import_templates(self.store, owner, Path(path), self.settings)
 
     async def resume_session(self, owner: str, session_id: str) -> Session:
         """The session is taken up again: its instructions and rules come once more with the next turn."""
@@ -362,24 +405,35 @@ class App:
         """Mark exactly this answer (C9)."""
         await self.store.history.collect(owner, message_id, on)
 
-    async def turn(self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any) -> Turn:
+    async def turn(
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
+    ) -> Turn:
         """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
         if session_id == REQUESTS:
             if options.get("given", NOTHING).history is None:
-                raise InputError("the session of single requests is no chat", hint="begin a session, or give a history")
-            return Turn(owner, await self._single(owner), user, **options)
-        return Turn(owner, await self.store.sessions.get(owner, session_id), user, **options)
+                raise InputError("session.single_requests")
+            session = await self._single_requests(owner)
+        else:
+            session = await self.store.sessions.get(owner, session_id)
+        mark = turn_mark(await self.store.sessions.secret(owner), session)
+        turn = Turn(owner, session, user, mark=mark, **options)
+        clean(turn.phase, "field.phase", MAX_PHASE_CHARACTERS)
+        return turn
 
-    async def _single(self, owner: str) -> Session:
-        """Where requests are kept that bring their own history. Always as new: nothing goes from one to the next."""
-        known = self._singles.get(owner)
-        if known is None:
-            if len(self._singles) > MOST_SINGLES:
-                self._singles.clear()
-            made = await self.new_session(owner, session_id=REQUESTS)
-            known = self._singles[owner] = replace(made, injection={}, runtime={})
-        return known
+    async def _single_requests(self, owner: str) -> Session:
+        """Where requests are kept that bring their own history. Always as new: nothing goes from one to the next but
+        what was warned of, and how often instructions or rules could not be read."""
+        if owner in self._singles:
+            try:
+                return replace(await self.store.sessions.get(owner, REQUESTS), runtime={})
+            except NotFoundError:  # it was deleted
+                self._singles.discard(owner)
+        if len(self._singles) > MAX_SINGLE_OWNERS:
+            self._singles.clear()
+        made = await self.new_session(owner, session_id=REQUESTS)
+        self._singles.add(owner)
+        return replace(made, runtime={})
 
     async def record(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], answer: str, *,
@@ -396,7 +450,7 @@ class App:
         )  # fmt: skip
 
     async def context(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Any
+        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
     ) -> Context:
         """What the model would see if this were said now. Nothing is sent and nothing changes."""
         return await self.builder.build(await self.turn(owner, session_id, user, **options))
@@ -404,6 +458,8 @@ class App:
     def _prompts(self, turn: Turn) -> SystemPromptManager:
         """The injections of the turn's session, from the state that is kept with it."""
         if self._files is None:  # kept, so that an unchanged file costs one `stat`
-            self._files = instruction_files(self.settings, Path(self.settings.workspace))
+            workspace = self.settings.workspace
+            self._files = instruction_files(self.settings, Path(workspace) if workspace else None)
         state = InjectionState.from_dict(turn.session.injection) if turn.session.injection else None
-        return prompt_manager(self.settings, self._files, state)
+        settings = replace(self.settings, model=turn.model) if turn.model else self.settings
+        return prompt_manager(settings, self._files, state)

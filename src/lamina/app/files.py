@@ -6,35 +6,34 @@ import re
 import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from lamina.assembly.checks import check_message, fields_of
 from lamina.assembly.context import assemble
 from lamina.assembly.estimate import estimate_tokens
-from lamina.assembly.fences import DEFAULT_MARK
+from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
-from lamina.errors import InputError, LayerError, MessageError, SettingsError, shown
-from lamina.layers.approvals import Approvals
-from lamina.layers.hidden import hidden_characters
-from lamina.layers.injection import InjectionSettings, InjectionState, Seen, SystemPromptManager
-from lamina.layers.instructions import InstructionFiles, Loaded
-from lamina.layers.tools import Tool, ToolRegistry
-from lamina.layers.workspace import FileText, Workspace
+from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, shown
+from lamina.portable import BINARY, take_lock
 from lamina.ports import Count
+from lamina.prompts.approvals import Approvals
+from lamina.prompts.injection import InjectionSettings, InjectionState, Seen, SystemPromptManager
+from lamina.prompts.instructions import InstructionFiles, Loaded
+from lamina.prompts.workspace import FileText, Workspace
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.settings import FILE, Settings
+from lamina.text.messages import Phrase
+from lamina.text.unicode import hidden_characters
+from lamina.tools.registry import Tool, ToolRegistry
 from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, text_hash
 
-try:
-    import fcntl
-except ImportError:  # a system without it has no locks between processes
-    fcntl = None
-
 IDENTITY = Path(__file__).parent.parent / "data" / "identity.md"
+SHIPPED, MARK = "lamina/identity.md", "{mark}"
+"""The source of the shipped identity, and the slot in it for the session's mark."""
 MAX_LAYER_BYTES = 256 * 1024
 MAX_HISTORY_BYTES = 256 * 1024 * 1024
 ESTIMATES: dict[str, Count] = {"seed": estimate_message_tokens, "cjk": estimate_tokens}
@@ -50,7 +49,6 @@ FILES = {
 }
 """What the files of a project folder are called."""
 HISTORIES = ("history.json", "history.jsonl")
-TOOL_FORM = '[{"type": "function", "function": {"name": …, "description": …, "parameters": …}}, …]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +72,17 @@ class Sources:
     def of_project(folder: Path) -> "Sources":
         """The files that a folder has, by their usual names."""
         if not folder.is_dir():
-            what = "is not a folder" if folder.exists() else "is not there"
-            raise InputError(f"{str(folder)!r} {what}", hint="give a folder with identity.md, rules.md, …")
+            code = "folder.not_folder" if folder.exists() else "file.missing"
+            raise InputError(code, hint="project.folder_hint", path=repr(str(folder)))
         found = {name: folder / file for name, file in FILES.items() if os.path.lexists(folder / file)}
         histories = [folder / file for file in HISTORIES if os.path.lexists(folder / file)]
         for path in (*found.values(), *histories):
             if not path.resolve().is_relative_to(folder.resolve()):
-                raise InputError(
-                    f"{str(path)!r} is a link out of the project", hint="name such a file by its own option"
-                )
+                raise InputError("project.link_out", path=repr(str(path)))
         if len(histories) > 1:
-            raise InputError(f"{folder} has both {' and '.join(HISTORIES)}", hint="keep one of them")
+            raise InputError("project.two_histories", path=str(folder), names=list(HISTORIES))
         if not found and not histories:
-            known = ", ".join((*FILES.values(), *HISTORIES))
-            raise InputError(f"nothing to assemble in {str(folder)!r}", hint=f"it may hold {known}")
+            raise InputError("project.empty", path=repr(str(folder)), names=[*FILES.values(), *HISTORIES])
         return Sources(**found, history=histories[0] if histories else None)
 
 
@@ -97,32 +92,36 @@ def counter(name: str) -> Count:
         return ESTIMATES[name]
     if name in VOCABULARIES or name.endswith(".json"):
         return exact_counter(name)
-    known = ", ".join((*ESTIMATES, *VOCABULARIES))
-    raise InputError(f"no counter named {shown(name)}", hint=f"known: {known}, or the path of a tokenizer.json")
+    raise InputError("counter.unknown", name=shown(name), known=[*ESTIMATES, *VOCABULARIES])
+
+
+def new_mark() -> str:
+    """For a request that belongs to no session."""
+    return os.urandom(4).hex()
 
 
 def assemble_files(
-    settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = DEFAULT_MARK
+    settings: Settings, sources: Sources, *, user: str | None = None, mode: str = "ask", mark: str = ""
 ) -> Context:
-    """A context from files. A file that was named and cannot be read stops everything."""
+    """A context from files. A file that was named and cannot be read stops everything. Without a mark it gets one that
+    follows from what the files hold: the same files give the same bytes."""
     if sources.folder and not sources.workspace:
-        raise InputError("--folder lies in a workspace, and none is named", hint="name it: --workspace .")
+        raise InputError("option.folder_without_workspace")
     if sources.workspace and sources.rules:
-        raise InputError(
-            f"there are two sets of rules: {sources.rules.name} and those of {str(sources.workspace)!r}",
-            hint="leave one of them out",
-        )
+        raise InputError("option.two_rules", file=sources.rules.name, workspace=repr(str(sources.workspace)))
     if user is None:
         if sources.user is None:
-            raise InputError("there is no user message", hint='give one: lamina context "…"')
+            raise InputError("message.none_given", hint="message.give_one")
         user = read_text(sources.user).strip("\n")
     if not user.strip():
-        raise InputError("the user message is empty", hint='give one: lamina context "…"')
+        raise InputError("message.empty", hint="message.give_one")
     history = read_history(sources.history) if sources.history else []
-    layers = gather(settings, sources, mode, mark)
+    layers = gather(settings, sources, mode)
     if sources.workspace:
         files = instruction_files(settings, sources.workspace, sources.folder)
         layers += prompt_manager(settings, files).prepare(user).layers
+    mark = mark or session_mark(b"files", repr(([layer.text for layer in layers], history, user)))
+    layers[0] = replace(layers[0], text=layers[0].text.replace(MARK, mark)) if is_shipped(layers[0]) else layers[0]
     return assemble(
         layers,
         history=history,
@@ -135,13 +134,14 @@ def assemble_files(
     )
 
 
-def instruction_files(settings: Settings, workspace: Path, folder: Path | None = None) -> InstructionFiles:
-    """The instruction files of a workspace, as the settings name them."""
-    if not os.path.isdir(workspace):
-        what = "is not a folder" if os.path.lexists(workspace) else "is not there"
-        raise InputError(f"{str(workspace)!r} {what}", hint="name the workspace's folder")
+def instruction_files(settings: Settings, workspace: Path | None, folder: Path | None = None) -> InstructionFiles:
+    """The instruction files of a workspace, as the settings name them; without one, the instructions alone."""
+    if workspace is not None and not os.path.isdir(workspace):
+        code = "folder.not_folder" if os.path.lexists(workspace) else "file.missing"
+        raise InputError(code, hint="workspace.name_folder", path=repr(str(workspace)))
     return InstructionFiles(
-        Workspace(workspace.resolve(), max_bytes=settings.max_rule_bytes),
+        workspace.resolve() if workspace is not None else None,
+        max_bytes=settings.max_rule_bytes,
         instructions=settings.instructions,
         rules=settings.rules,
         folder=folder or "",
@@ -169,25 +169,38 @@ def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> lis
     ]
 
 
-def rules_missing(settings: Settings, workspace: Path) -> str:
-    """The rules file that a setting names and that is not there; empty when all is well."""
-    named = "rules" in settings.origin and not os.path.lexists(workspace.resolve() / settings.rules)
-    return settings.rules if named else ""
+def rules_missing(settings: Settings, workspace: Path, *, others: bool = False) -> str:
+    """The rules file that a setting names and that is not there; empty when all is well. With `others`, only where
+    there are rules in other files."""
+    if "rules" not in settings.origin or _is_there(workspace.resolve(), settings.rules):
+        return ""
+    try:
+        alone = others and not instruction_files(settings, workspace).load().rules_text
+    except InstructionsError:  # the turn says so, and sends nothing
+        alone = True
+    return "" if alone else settings.rules
+
+
+def _is_there(folder: Path, path: str) -> bool:
+    """Whether a file is there, under this name or one that differs in case only."""
+    return os.path.lexists(folder / (path if os.path.isabs(path) else Workspace(folder).spelled(path)[0]))
 
 
 def missing_files(settings: Settings) -> Iterator[SettingsError]:
     """Files that settings name and every turn needs, and that are not there; each error names its setting."""
-    places = {"identity": "", "context": ""}
-    places |= {"instructions": settings.workspace} if settings.workspace else {}
+    places = {"identity": "", "context": "", "instructions": settings.workspace}
     places |= {"mcp": ""} if settings.tools else {}
     for name, folder in places.items():
         value: str = getattr(settings, name)
         path = os.path.join(folder, value)
+        if name == "instructions" and value and _is_there(Path(folder or "."), value) and not os.path.exists(path):
+            continue  # in another case
         if value and not os.path.isfile(path):
             where = settings.origin.get(name, "")
             where = f"{where}: {name}" if where.startswith(FILE) else where or name
-            what = "is not a regular file" if os.path.exists(path) else "is not there"
-            yield SettingsError(f"{where} names {shown(value)}, which {what}", hint="check the path")
+            code = "settings.file_not_regular" if os.path.exists(path) else "settings.file_missing"
+            hint = "settings.restore_instructions" if name == "instructions" else ""
+            yield SettingsError(code, hint=hint, where=where, value=shown(value))
 
 
 def check_files(settings: Settings) -> None:
@@ -200,11 +213,8 @@ def approve_file(files: InstructionFiles, path: str) -> FileText:
     """A person vouches for a text with hidden characters, as it is now. One without any needs no approval."""
     file = files.find(path)
     approvals = files.approvals
-    if approvals and approvals.lie_in(files.workspace.root):
-        raise InputError(
-            f"approvals do not count here: {approvals.path!r} lies in the workspace",
-            hint="set LAMINA_APPROVALS to a file elsewhere",
-        )
+    if approvals and approvals.is_inside(files.workspace.root):
+        raise InputError("approvals.in_workspace", path=repr(approvals.path))
     if approvals and file.hidden:
         approvals.approve(file.hash)
     return file
@@ -228,36 +238,35 @@ def read_state(path: Path) -> InjectionState | None:
     """What a session's file says of its injections; None where there is none yet."""
     if not os.path.lexists(path):
         return None
-    found = parse_json(read_text(path), path.name, hint="remove it to begin the session anew")
+    found = parse_json(read_text(path), path.name, hint="session_file.remove")
     try:
         return InjectionState.from_dict(fields_of(found) or {})
     except LayerError:
         raise InputError(
-            f"{path.name} holds {shown(found)}, not what a session's injections are",
-            hint="remove it to begin the session anew",
+            "session_file.bad_state", hint="session_file.remove", path=path.name, value=shown(found)
         ) from None
 
 
 @contextmanager
 def held_session(path: Path | None) -> Generator[InjectionState | None, None, None]:
-    """The state of a session's file, which nobody else moves meanwhile; None where there is no file."""
+    """The state of a session's file, which no other process changes inside the block; None where there is no file."""
     if path is None:
         yield None
         return
     try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | BINARY, 0o600)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)!r} cannot be written: {why}", hint="check its folder") from None
+        why = str(getattr(error, "strerror", None) or error)
+        raise InputError("file.unwritable", path=repr(str(path)), why=why) from None
     try:
-        if fcntl:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlock = take_lock(lock, f"{path}.lock")
     except OSError:
         os.close(lock)
-        raise InputError(f"{str(path)!r} is in use by another process", hint="end it, or name another file") from None
+        raise InputError("file.in_use", path=repr(str(path))) from None
     try:
         yield read_state(path) or InjectionState()
     finally:
+        unlock()
         os.close(lock)
 
 
@@ -273,7 +282,7 @@ def write_state(path: Path, state: InjectionState) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(draft)
-        raise InputError(f"{str(path)!r} cannot be written: {error.strerror}", hint="check its folder") from None
+        raise InputError("file.unwritable", path=repr(str(path)), why=error.strerror) from None
 
 
 def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], Receipt]:
@@ -282,17 +291,16 @@ def render_request(context: Context, grammar: Grammar) -> tuple[dict[str, Any], 
     return json.loads(receipt.payload), receipt
 
 
-def gather(settings: Settings, sources: Sources, mode: str, mark: str = DEFAULT_MARK) -> list[Layer]:
+def gather(settings: Settings, sources: Sources, mode: str) -> list[Layer]:
     """The layers, each from its file."""
     identity = sources.identity or (Path(settings.identity) if settings.identity else IDENTITY)
-    layers = [file_layer("identity", identity, mark)]
+    layers = [file_layer("identity", identity)]
     for name, path in (("rules", sources.rules), ("skill", sources.skill), ("context", sources.context)):
         layers += [file_layer(name, path)] if path else []
     for path in (identity, sources.rules, sources.skill, sources.context):
         if path:
             check_hidden(path, settings)
-    hint = mode_hint(mode)
-    layers += [Layer("mode", hint, f"mode:{mode}")] if hint else []
+    layers.append(Layer("mode", mode_hint(mode), f"mode:{mode}"))
     if sources.tools:
         functions = [tool["function"] for tool in read_tools(sources.tools)]
         registry = ToolRegistry(*(Tool(function["name"], function["description"]) for function in functions))
@@ -307,10 +315,15 @@ def gather(settings: Settings, sources: Sources, mode: str, mark: str = DEFAULT_
     return layers
 
 
-def file_layer(name: str, path: Path, mark: str = DEFAULT_MARK) -> Layer:
+def is_shipped(layer: Layer) -> bool:
+    """The shipped identity tells the model by which tags to know lamina's own words."""
+    return layer.source == SHIPPED
+
+
+def file_layer(name: str, path: Path) -> Layer:
     text = read_text(path).strip("\n")
-    if path == IDENTITY:  # the shipped one tells the model by which tags to know lamina's own words
-        return Layer(name, text.replace("{mark}", mark), "lamina/identity.md")
+    if path == IDENTITY:
+        return Layer(name, text, SHIPPED)
     return Layer(name, text, path.name, volatile=name == "context")
 
 
@@ -319,34 +332,31 @@ def check_hidden(path: Path, settings: Settings) -> None:
     text = read_text(path)
     places = hidden_characters(text)
     if places and text_hash(text) not in Approvals(settings.approvals):
-        shown_places = ", ".join(map(str, places[:5]))
-        folder, name = shlex.quote(str(path.parent)), shlex.quote(path.name)
         raise InputError(
-            f"{str(path)!r} holds characters that nobody sees: {shown_places}",
-            hint=f"remove them, or approve them as they are: lamina rules approve --workspace {folder} -- {name}",
-        )
+            "file.hidden_characters", path=repr(str(path)), places=[str(place) for place in places[:5]],
+            folder=shlex.quote(str(path.parent)), name=shlex.quote(path.name),
+        )  # fmt: skip
 
 
 def read_text(path: Path, limit: int = MAX_LAYER_BYTES) -> str:
     """A whole file as text: a regular file of bounded size, strict UTF-8, a BOM dropped."""
     try:
         if not path.is_file():
-            what = "not a regular file" if path.exists() else "not there"
-            raise InputError(f"{str(path)!r} is {what}", hint="check the path")
+            raise InputError("file.not_regular" if path.exists() else "file.missing", path=repr(str(path)))
         with path.open("rb") as file:
             raw = file.read(limit + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)!r} cannot be read: {why}", hint="check the path and its permissions") from None
+        why = str(getattr(error, "strerror", None) or error)
+        raise InputError("file.unreadable", path=repr(str(path)), why=why) from None
     if len(raw) > limit:
-        raise InputError(f"{str(path)!r} is too large: at most {limit:,} bytes are read", hint="shorten or split it")
+        raise InputError("file.too_large", path=repr(str(path)), limit=limit)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} is 0x{raw[error.start]:02x}"
-        raise InputError(f"{str(path)!r} is not UTF-8: {place}", hint="save it as UTF-8") from None
+        byte = f"{raw[error.start]:02x}"
+        raise InputError("file.not_utf8", path=repr(str(path)), position=error.start, byte=byte) from None
 
 
 def read_history(path: Path) -> list[AnyMessage]:
@@ -354,15 +364,17 @@ def read_history(path: Path) -> list[AnyMessage]:
     text = read_text(path, MAX_HISTORY_BYTES)
     if path.suffix == ".jsonl":
         rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        messages = [parse_json(line, f"{path.name} line {number}") for number, line in rows]
+        messages = [
+            parse_json(line, Phrase("file.line", path=path.name, number=number), hint="json.one_object_per_line")
+            for number, line in rows
+        ]
         places = [f"{path.name} line {number}" for number, _ in rows]
     else:
         found = parse_json(text, path.name)
         value: Any = (fields_of(found) or {}).get("messages", found)
         if not isinstance(value, list):
             raise InputError(
-                f"{path.name} holds {shown(cast(object, value))}, not a list of messages",
-                hint='[{"role": "user", "content": "…"}, …]',
+                "file.not_messages", hint="file.messages_form", path=path.name, value=shown(cast(object, value))
             )
         messages = cast("list[Any]", value)
         places = [f"{path.name}: history[{number}]" for number in range(len(messages))]
@@ -374,33 +386,30 @@ def read_history(path: Path) -> list[AnyMessage]:
 def read_tools(path: Path) -> Sequence[AnyTool]:
     value = parse_json(read_text(path), path.name)
     if not isinstance(value, list):
-        raise InputError(f"{path.name} holds {shown(value)}, not a list of tools", hint=TOOL_FORM)
+        raise InputError("file.not_tools", hint="file.tools_form", path=path.name, value=shown(value))
     for number, tool in enumerate(cast("list[object]", value)):
         function = fields_of((fields_of(tool) or {}).get("function")) or {}
         if not all(isinstance(function.get(key), str) for key in ("name", "description")):
-            raise InputError(
-                f"{path.name}: tools[{number}] has no function with name and description: {shown(tool)}", hint=TOOL_FORM
-            )
+            raise InputError("file.bad_tool", hint="file.tools_form", path=path.name, number=number, value=shown(tool))
     return cast("list[AnyTool]", value)
 
 
-def parse_json(text: str, where: str, hint: str = "a history is a JSON list of messages") -> Any:
-    """JSON, with the place of an error named."""
+def parse_json(text: str, where: str | Phrase, hint: str = "file.messages_form") -> Any:
+    """JSON, with the place of an error named; `hint` is the code of what the text should be."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise InputError("json.not_value", where=where, name=name)
+
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
-        raise InputError(f"{where} is nested too deeply") from None
+        raise InputError("json.too_deep", where=where) from None
     except json.JSONDecodeError as error:
-        near = text[max(0, error.pos - 20) : error.pos + 20]
+        near = shown(text[max(0, error.pos - 20) : error.pos + 20])
         raise InputError(
-            f"{where} is not JSON: {error.msg} at line {error.lineno} column {error.colno}, near {shown(near)}",
-            hint="each line of a .jsonl is one JSON object" if " line " in where else hint,
+            "json.not_json", hint=hint, where=where, why=error.msg, line=error.lineno, column=error.colno, near=near
         ) from None
-    except MessageError as error:
-        raise InputError(f"{where} is not JSON: {error.message}") from None
-    except ValueError as error:  # a number with thousands of digits
-        raise InputError(f"{where} cannot be read: {error}", hint="write a shorter number") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise MessageError(f"{name} is not a JSON value")
+    except InputError:
+        raise
+    except ValueError:  # a number with thousands of digits
+        raise InputError("json.number_too_long", where=where) from None

@@ -9,15 +9,16 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from lamina.assembly.results import output_of
+from lamina.assembly.results import said_by_tool
+from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.engine.running import Running
 from lamina.errors import InputError, shown
 from lamina.records import FinalState, StoredMessage, TurnRecord
 from lamina.store.store import Store
-from lamina.types import Began, Ended, OutcomeState, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
+from lamina.text.messages import Phrase
+from lamina.types import Began, Ended, Text, ToolCallEvent, ToolOutput, ToolResult, TurnEvent, Usage
 
-LOOK = 0.1
+POLL_INTERVAL_S = 0.1
 """Seconds between two looks at a turn that runs elsewhere."""
 Placed = tuple[int, TurnEvent]
 """An event, and the position behind it."""
@@ -28,9 +29,7 @@ def position_of(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InputError(
-            f"{shown(text)} is no position in a turn", hint="give back the id of the last event, as it came"
-        )
+        raise InputError("turn.bad_position", value=shown(text))
     return int(text)
 
 
@@ -72,7 +71,7 @@ async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[
     """A turn as the store tells it: over, or running in another process, where it is looked at again and again."""
     first: tuple[TurnEvent, ...] = (Began(turn.turn_id, turn.session_id, turn.answer_message_id),)
     while True:
-        turn, rows, current = await _story(store, turn)
+        turn, rows, current = await read_story(store, turn)
         over = turn.state != "streaming"
         places = Places(after)
         for event in (*first, *told(rows, turn, current, over)):
@@ -82,12 +81,12 @@ async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[
         if over:
             yield after, ended(turn)
             return
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def followed(store: Store, turn: TurnRecord) -> Running:
+def followed(store: Store, turn: TurnRecord) -> TurnHandle:
     """A turn that is over, or that another process answers, for readers here. `App.cancel` ends it."""
-    running = Running(turn)
+    running = TurnHandle(turn)
 
     async def read() -> None:
         async with aclosing(_stored(store, turn, 0)) as events:
@@ -100,14 +99,14 @@ def followed(store: Store, turn: TurnRecord) -> Running:
 
     def lost(task: asyncio.Task[None]) -> None:
         if not running.over:  # the store is gone, or this process ends
-            running.end(turn, Ended("interrupted", "it runs elsewhere"))
+            running.end(turn, Ended("interrupted", Phrase("turn.runs_elsewhere")))
 
     running.reading = asyncio.create_task(read())
     running.reading.add_done_callback(lost)
     return running
 
 
-async def _story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
+async def read_story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
     """The turn, its messages and the text that streams, all of one moment: a step that ended in between starts over."""
     while True:
         rows = await store.history.messages(
@@ -136,24 +135,22 @@ def told(rows: Sequence[StoredMessage], turn: TurnRecord, current: str, over: bo
             yield event
             result = results.get(event.id)
             if result is not None:
-                said = output_of(result.text)
-                yield ToolResult(event.id, event.name, said, outcome(event.name, said), 0.0)
+                yield result_of(event, result)
             elif not last:  # it runs just now, or was cut off
                 return
     if over and turn.usage:
         yield Usage(turn.usage.get("prompt", 0), turn.usage.get("cached", 0), turn.usage.get("completion", 0))
 
 
-def outcome(name: str, text: str) -> OutcomeState:
-    """How a call ended, by the sentences with which one that did not run is answered; nobody has kept it."""
-    if text.startswith((f"The user said no to this call of {name}", f"{name} was not run, since it needs a yes")):
-        return "refused"
-    if text.startswith(f"{name} was blocked"):
-        return "blocked"
-    return "failed" if text.startswith((f"{name} was not run", f"{name} was ended")) else "done"
+def result_of(call: ToolCallEvent, row: StoredMessage) -> ToolResult:
+    """How a call ended, from its stored result. How long it took is not stored, nor, by 0.1.0, its state."""
+    content = row.message["content"]
+    state = content.state if isinstance(content, ToolOutput) else "done"
+    return ToolResult(call.id, call.name, said_by_tool(row.text, row.message), state, 0.0)
 
 
 def ended(turn: TurnRecord) -> Ended:
     """The end of a turn as it is stored."""
     state: FinalState = "interrupted" if turn.state == "streaming" else turn.state
-    return Ended(state, turn.error, turn.usage.get("hint", ""), turn.usage.get("done", "stop"))
+    hint = Phrase.load(str(turn.usage.get("hint", "")))
+    return Ended(state, Phrase.load(turn.error), hint, turn.usage.get("done", "stop"))

@@ -19,14 +19,14 @@ def interruptible() -> Generator[None, None, None]:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        if _told_to_stop():
+        if _is_cancelling():
             raise KeyboardInterrupt
         yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _told_to_stop() -> bool:
+def _is_cancelling() -> bool:
     """Whether Ctrl-C came just before the read."""
     try:
         task = asyncio.current_task()

@@ -1,5 +1,6 @@
 """Templates and skills from files into the store: all of a file or folder is checked before any of it is kept."""
 
+import asyncio
 import json
 import os
 from collections.abc import Container, Mapping, Sequence
@@ -9,37 +10,37 @@ from typing import Any, cast
 
 from lamina.app.files import parse_json, read_text
 from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, SettingsError, shown
-from lamina.layers.approvals import Approvals
-from lamina.layers.hidden import hidden_characters
-from lamina.layers.sources import SHARED
-from lamina.layers.templates import slots_of, template_of
+from lamina.prompts.approvals import Approvals
+from lamina.prompts.sources import SHARED
+from lamina.prompts.templates import FIELDS, slots_of, template_of
 from lamina.records import Template
 from lamina.settings import Settings
 from lamina.store.store import Store
+from lamina.text.messages import Phrase
+from lamina.text.unicode import hidden_characters
 
-FORM = '[{"name": "…", "content": "…", "scenario": "excel"}, …]'
-MAX_BYTES = 16 * 1024 * 1024
-HIDDEN_IN = ("name", "content", "description", "scenario")
+MAX_FILE_BYTES = 16 * 1024 * 1024
+TEXT_FIELDS = ("name", "content", "description", "scenario")
 
 __all__ = [
-    "SHARED", "check_templates", "find_template", "import_list", "import_templates", "listed", "one_template",
-    "switch_template", "unfilled",
+    "SHARED", "add_templates", "check_templates", "find_template", "import_list", "import_templates", "listed",
+    "one_template", "switch_template", "unfilled",
 ]  # fmt: skip
 
 
 def check_templates(path: Path, settings: Settings) -> tuple[list[Template], list[LaminaError]]:
     """The templates of a file or folder, and everything that is wrong with them."""
-    templates, faults = _of_folder(path, settings) if os.path.isdir(path) else _of_file(path)
-    return templates, [*faults, *_twice(templates, path.name)]
+    templates, faults = _read_folder(path, settings) if os.path.isdir(path) else _read_file(path)
+    return templates, [*faults, *_find_duplicates(templates, path.name)]
 
 
-def _twice(templates: Sequence[Template], where: str) -> list[LaminaError]:
+def _find_duplicates(templates: Sequence[Template], where: str) -> list[LaminaError]:
     seen: set[tuple[bool, str, str]] = set()
     faults: list[LaminaError] = []
     for template in templates:
         if _key(template) in seen:
-            what = f"{where} names {shown(template.name)} twice for the scenario {shown(template.scenario)}"
-            faults.append(InputError(what, hint="leave one of them out"))
+            name, scenario = shown(template.name), shown(template.scenario)
+            faults.append(InputError("template.twice", where=where, name=name, scenario=scenario))
         seen.add(_key(template))
     return faults
 
@@ -47,30 +48,34 @@ def _twice(templates: Sequence[Template], where: str) -> list[LaminaError]:
 async def import_templates(store: Store, owner: str, path: Path, settings: Settings) -> Sequence[Template]:
     """Keep all of them or none. One that is there under its name and scenario is replaced."""
     templates, faults = check_templates(path, settings)
-    return await _keep(store, owner, templates, faults)
+    return await _store_all(store, owner, templates, faults)
 
 
-async def import_list(store: Store, owner: str, data: Sequence[object], where: str = "the list") -> Sequence[Template]:
+async def import_list(store: Store, owner: str, data: Sequence[object], where: str = "templates") -> Sequence[Template]:
     """The same for templates that came otherwise than in a file."""
-    templates, faults = _of_list(data, where, "templates")
-    return await _keep(store, owner, templates, [*faults, *_twice(templates, where)])
+    templates, faults = await asyncio.to_thread(_read_list, data, where, "templates")  # 1,000 may be 20 MB
+    return await _store_all(store, owner, templates, [*faults, *_find_duplicates(templates, where)])
 
 
-def one_template(data: object, where: str = "the template") -> Template:
+async def add_templates(store: Store, owner: str, templates: Sequence[Template]) -> Sequence[Template]:
+    """The same for templates that a program made."""
+    return await import_list(store, owner, [{name: getattr(each, name) for name in FIELDS} for each in templates])
+
+
+def one_template(data: object, where: str = "template") -> Template:
     """A template from JSON, with everything checked that an import checks."""
-    if faults := _faults_of(data, where):
+    if faults := _check_template(data, where):
         raise faults[0]
     return template_of(data, where)
 
 
-async def _keep(
+async def _store_all(
     store: Store, owner: str, templates: Sequence[Template], faults: Sequence[LaminaError]
 ) -> Sequence[Template]:
     if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise InputError(
-            f"{faults[0].message}{more}; nothing was kept", hint=faults[0].hint or "lamina skills check shows all"
-        )
+        first, more = faults[0], len(faults) - 1
+        code = "template.import_refused_more" if more else "template.import_refused"
+        raise InputError(code, hint=first.next_step or "template.check_all", fault=first.phrase, more=more)
     known = {_key(template): template.template_id for template in await store.templates.list(owner)}
     named = [replace(t, template_id=t.template_id or known.get(_key(t), "")) for t in templates]
     return await store.templates.put_all(owner, named)
@@ -88,13 +93,13 @@ async def find_template(store: Store, owners: Sequence[str], name: str) -> tuple
         templates = await store.templates.list(owner)
         found = [t for t in templates if t.template_id == name] or [t for t in templates if t.name == name]
         if len(found) > 1:
-            ids = ", ".join(f"{t.template_id} ({t.scenario})" for t in found)
-            raise InputError(f"more than one template is named {shown(name)}", hint=f"give its id: {ids}")
+            ids = [f"{t.template_id} ({t.scenario})" for t in found]
+            raise InputError("template.ambiguous", name=shown(name), ids=ids)
         if found:
             return owner, found[0]
     if SHARED not in owners and any(name in (t.template_id, t.name) for t in await store.templates.list(SHARED)):
-        raise NotFoundError(f"no template {shown(name)} of your own", hint="it is shared: add --shared")
-    raise NotFoundError(f"no template {shown(name)}", hint=ABSENT)
+        raise NotFoundError("template.not_own", name=shown(name))
+    raise NotFoundError("template.not_found", hint=ABSENT, name=shown(name))
 
 
 async def switch_template(store: Store, owner: str, name: str, on: bool) -> Template:
@@ -114,57 +119,58 @@ def _key(template: Template) -> tuple[bool, str, str]:
     return template.is_skill, template.name, template.scenario
 
 
-def _of_folder(path: Path, settings: Settings) -> tuple[list[Template], list[LaminaError]]:
+def _read_folder(path: Path, settings: Settings) -> tuple[list[Template], list[LaminaError]]:
     try:
-        from lamina.layers.skills import check_skills  # noqa: PLC0415 -- PyYAML is an extra
+        from lamina.prompts.skills import check_skills  # noqa: PLC0415 -- PyYAML is an extra
     except ModuleNotFoundError as error:
-        raise SettingsError(f"skills need the package {error.name}", hint="pip install 'lamina[app]'") from None
+        feature = Phrase("feature.skills")
+        raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
     return check_skills(path, Approvals(settings.approvals))
 
 
-def _of_file(path: Path) -> tuple[list[Template], list[LaminaError]]:
-    found: Any = parse_json(read_text(path, MAX_BYTES), path.name, hint=FORM)
+def _read_file(path: Path) -> tuple[list[Template], list[LaminaError]]:
+    found: Any = parse_json(read_text(path, MAX_FILE_BYTES), path.name, hint="file.templates_form")
     if not isinstance(found, list) or not found:
-        raise InputError(f"{path.name} holds {shown(cast(object, found))}, not a list of templates", hint=FORM)
-    return _of_list(cast("list[object]", found), path.name, f"{path.name}: templates")
+        raise InputError(
+            "file.not_templates", hint="file.templates_form", path=path.name, value=shown(cast(object, found))
+        )
+    return _read_list(cast("list[object]", found), path.name, f"{path.name}: templates")
 
 
-def _of_list(data: Sequence[object], where: str, prefix: str) -> tuple[list[Template], list[LaminaError]]:
+def _read_list(data: Sequence[object], where: str, prefix: str) -> tuple[list[Template], list[LaminaError]]:
     templates: list[Template] = []
     faults: list[LaminaError] = []
     for number, one in enumerate(data):
-        wrong = _faults_of(one, f"{prefix}[{number}]")
+        wrong = _check_template(one, f"{prefix}[{number}]")
         faults += wrong
         templates += [] if wrong else [template_of(one, where)]
     return templates, faults
 
 
-def _faults_of(data: object, where: str) -> list[LaminaError]:
+def _check_template(data: object, where: str) -> list[LaminaError]:
     """Every fault of one template: each field is looked at beside others that are right."""
     if not isinstance(data, Mapping):
-        return _fault(data, where)
+        return _check_fields(data, where)
     fields = cast(Mapping[str, Any], data)
     faults: list[LaminaError] = []
     for name in dict.fromkeys(("name", "content", *fields)):
         probe: dict[str, Any] = {"name": "name", "content": "text", **({name: fields[name]} if name in fields else {})}
         if name not in fields:
             del probe[name]
-        faults += _fault(probe, where)
-    for name in HIDDEN_IN:
+        faults += _check_fields(probe, where)
+    for name in TEXT_FIELDS:
         places = hidden_characters(fields[name]) if isinstance(fields.get(name), str) else ()
         if places:
-            shown_places = ", ".join(map(str, places[:5]))
-            faults.append(
-                InputError(f"{where}: {name} holds characters that nobody sees: {shown_places}", hint="remove them")
-            )
+            seen = [str(place) for place in places[:5]]
+            faults.append(InputError("template.hidden_characters", where=where, field=name, places=seen))
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        faults.append(InputError(f"{where} holds a lone surrogate", hint="save it as UTF-8"))
+        faults.append(InputError("template.lone_surrogate", where=where))
     return faults
 
 
-def _fault(data: object, where: str) -> list[LaminaError]:
+def _check_fields(data: object, where: str) -> list[LaminaError]:
     try:
         template_of(data, where)
     except LaminaError as error:

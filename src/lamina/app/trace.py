@@ -1,8 +1,10 @@
 """What was sent in a turn, rebuilt from the store byte for byte."""
 
+from lamina.apart import run_apart
 from lamina.assembly.trace import hashes, unpack
-from lamina.errors import MessageError, StoreError
+from lamina.errors import MessageError, StoreDamagedError
 from lamina.records import TurnRecord
+from lamina.store.lock import RECOVERY
 from lamina.store.store import Store
 from lamina.types import Receipt
 
@@ -15,9 +17,7 @@ async def requests_of(store: Store, owner: str, turn: TurnRecord) -> list[Receip
         names = hashes(turn.receipt)
         texts = await store.history.texts(owner, names)
         if lost := next((name for name in names if name not in texts), ""):
-            raise MessageError(f"the text with the hash {lost} is gone")
-        return unpack(turn.receipt, texts)
+            raise MessageError("trace.text_gone", hash=lost)
+        return await run_apart(sum(map(len, texts.values())), unpack, turn.receipt, texts)
     except MessageError as error:
-        raise StoreError(
-            f"turn {turn.turn_id} cannot be rebuilt: {error.message}", hint="lamina store verify"
-        ) from None
+        raise StoreDamagedError("trace.cannot_rebuild", turn=turn.turn_id, why=error.phrase, hint=RECOVERY) from None

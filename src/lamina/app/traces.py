@@ -10,21 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lamina.apart import run_apart
 from lamina.app.app import App
-from lamina.app.commands import LAST, whole_id
 from lamina.app.files import counter, file_rows, instruction_files
-from lamina.app.follow import outcome
+from lamina.app.follow import result_of
+from lamina.app.lookup import LAST, whole_id
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
 from lamina.assembly.context import context_again
 from lamina.assembly.receipt import Difference, explain, predicted_prefix
-from lamina.assembly.results import output_of
 from lamina.errors import InputError, NotFoundError
-from lamina.layers.injection import InjectionState
+from lamina.prompts.injection import InjectionState
 from lamina.records import REQUESTS, Session, StoredMessage, TurnRecord
 from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.store.turns import LOST
+from lamina.text.messages import Phrase
 from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
 
 __all__ = [
@@ -43,13 +44,12 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
         last, many = await find_turn(store, owner, LAST), int(back) + 1
         found = await store.turns.list(owner, last.session_id, limit=many)
         if len(found) < many:
-            many_or_one = "1 turn" if len(found) == 1 else f"{len(found)} turns"
-            raise NotFoundError(f"its session has {many_or_one}, so there is no {name}", hint="take a smaller number")
+            raise NotFoundError("turn.too_far_back", name=name, oldest=f"{LAST}~{len(found) - 1}")
         return found[0]
     if name == LAST:
         if found := await _newest(store, owner):
             return found
-        raise NotFoundError("there is no turn yet", hint="say something: lamina chat")
+        raise NotFoundError("turn.none_yet")
     return await store.turns.get(owner, await whole_id(store, owner, "turn", name))
 
 
@@ -76,7 +76,7 @@ async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | N
     if not receipts:
         raise unsent(turn)
     if number is not None and not 1 <= number <= len(receipts):
-        raise InputError(f"--request is {number}", hint=f"the turn has {len(receipts)}, counted from 1")
+        raise InputError("turn.no_such_request", number=number, count=len(receipts))
     return receipts[-1 if number is None else number - 1]
 
 
@@ -101,7 +101,8 @@ async def prefixes_of(
     for receipt, counted in zip(receipts, counts, strict=False):
         prompt, cached, _ = counted or (0, 0, 0)
         known = before and counted
-        predicted = predicted_prefix(before, receipt, reported) if before else 0
+        size = receipt.size + (before.size if before else 0)
+        predicted = await run_apart(size, predicted_prefix, before, receipt, reported) if before else 0
         found.append(Prefix(min(prompt, predicted), cached) if known else None)
         before, reported = receipt, prompt
     return [*found, *[None] * (len(receipts) - len(found))]
@@ -129,17 +130,16 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
 
 def unsent(turn: TurnRecord) -> NotFoundError:
     """Why there is no request of this turn: each is kept when something of its answer comes, or after 50 ms."""
+    if turn.finished is None:
+        return NotFoundError("trace.running")
     if was_lost(turn):
-        return NotFoundError(
-            f"what turn {turn.turn_id} sent is not kept: it never ended, and its receipt was lost with the process",
-            hint=f"its words are kept: lamina sessions show {turn.session_id[:8]}",
-        )
-    return NotFoundError(f"turn {turn.turn_id} sent no request", hint=turn.error or "it ended before one was sent")
+        return NotFoundError("trace.lost", turn=turn.turn_id, session=turn.session_id[:8], hint="trace.show_session")
+    return NotFoundError("trace.not_sent", turn=turn.turn_id, hint=Phrase.load(turn.error))
 
 
 def was_lost(turn: TurnRecord) -> bool:
     """Did its process end before it?"""
-    return turn.error in LOST
+    return turn.error == LOST
 
 
 async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:
@@ -150,16 +150,13 @@ async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[St
 
 def called(rows: Sequence[StoredMessage]) -> list[Call]:
     """The calls in these messages with their results, as the model got them; how long they took nobody has kept."""
-    results = {str(row.extra.get("tool_call_id")): output_of(row.text) for row in rows if row.role == "tool"}
+    results = {str(row.extra.get("tool_call_id")): row for row in rows if row.role == "tool"}
     found: list[Call] = []
     for row in rows:
         for call in row.extra.get("tool_calls") or ():
             event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
-            text = results.get(event.id)
-            result = (
-                ToolResult(event.id, event.name, text, outcome(event.name, text), 0.0) if text is not None else None
-            )
-            found.append((event, result))
+            result = results.get(event.id)
+            found.append((event, result_of(event, result) if result else None))
     return found
 
 
@@ -179,11 +176,13 @@ async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Ev
         await provider.close()
 
 
-async def next_context(app: App, session: Session | None, words: str, *, mode: str = "", skill: str = "") -> Context:
+async def next_context(
+    app: App, session: Session | None, words: str, *, mode: str = "", skill: str = "", phase: str = ""
+) -> Context:
     """What the model would see if this were said now; without a session, in a new one that is gone afterwards."""
     owner = app.settings.user
     if session is None:
-        fresh = await app.new_session(owner, mode=mode, skill=skill)
+        fresh = await app.new_session(owner, mode=mode, skill=skill, phase=phase)
         try:
             return await next_context(app, fresh, words)
         finally:
@@ -203,7 +202,8 @@ class Rules:
 
 
 def rules_of(app: App, session: Session | None) -> Rules:
-    files = instruction_files(app.settings, Path(app.settings.workspace))
+    workspace = app.settings.workspace
+    files = instruction_files(app.settings, Path(workspace) if workspace else None)
     state = InjectionState.from_dict(session.injection) if session and session.injection else None
     loaded = files.load()
     rows = file_rows(loaded, state, counter(app.settings.counter))

@@ -11,22 +11,23 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from lamina.apart import work_for
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
-from lamina.layers.memory import SUMMARY, MemoryService, summary_job
+from lamina.memory.service import SUMMARY, MemoryService, summary_job
 from lamina.records import REQUESTS, Job, NewJob, TurnRecord
 from lamina.store.store import Store
 
 MEMORY = "memory"
-EVERY = 8
-"""A session is summarised anew each time so many messages were added: four turns without tools."""
-LEASE = 60.0
-PAUSE, GLANCE = 1.0, 0.02
+MESSAGES_PER_SUMMARY = 8
+"""A session is summarised again each time so many messages were added: four turns without tools."""
+LEASE_S = 60.0
+POLL_INTERVAL_S, MIN_POLL_INTERVAL_S = 1.0, 0.02
 """Seconds between two looks for work, and the shortest pause while somebody waits for jobs that others hold."""
-DEADLINE = 300.0
+JOB_TIMEOUT_S = 300.0
 """Seconds that a job may take, the model's answer included."""
-IN_A_ROW = 1.0
+ROW_SECONDS = 1.0
 """Seconds in which jobs of one owner and kind are done one after another before all are looked at again."""
-GRACE = 5.0
+SHUTDOWN_GRACE_S = 5.0
 """Seconds that jobs get to end when the worker is told to stop."""
 Handler = Callable[[Job], Awaitable[object]]
 Report = Callable[[Job, str, str], object]
@@ -36,12 +37,12 @@ Report = Callable[[Job, str, str], object]
 def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
     jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
-    if (stretch := turn.answer_seq // EVERY) and turn.session_id != REQUESTS:
+    if (stretch := turn.answer_seq // MESSAGES_PER_SUMMARY) and turn.session_id != REQUESTS:
         jobs.append(summary_job(turn.session_id, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
     return jobs
 
 
-def asked_for(memory: bool) -> Callable[[TurnRecord], Sequence[NewJob]]:
+def jobs_after_turn(memory: bool) -> Callable[[TurnRecord], Sequence[NewJob]]:
     """Where memory is switched off, a turn asks for nothing."""
     return jobs_of_turn if memory else lambda turn: ()
 
@@ -56,8 +57,8 @@ class Worker:
 
     def __init__(
         self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
-        lease: float = LEASE, park_after: int = 5, report: Report | None = None, learns: bool = True,
-        deadline: float = DEADLINE, in_a_row: float = IN_A_ROW, here: Callable[[], Collection[str]] = tuple,
+        lease: float = LEASE_S, park_after: int = 5, report: Report | None = None, learns: bool = True,
+        deadline: float = JOB_TIMEOUT_S, in_a_row: float = ROW_SECONDS, here: Callable[[], Collection[str]] = tuple,
     ) -> None:  # fmt: skip
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory, self._learns, self._deadline = store, memory, learns, deadline
@@ -73,67 +74,67 @@ class Worker:
         """Until told to stop; what was begun is finished, within a limit. A slow job does not hold up the others, and a
         store that is away for a while is waited for."""
         running: set[asyncio.Task[int]] = set()
-        looked, self._ending = -PAUSE, False
+        looked, self._ending = -POLL_INTERVAL_S, False
         while not stop.is_set():
             try:
                 free = self._batch - len(running)
                 jobs = await self._claim(free) if free else ()
-                if time.monotonic() - looked >= PAUSE:  # also when there is always something to do
+                if time.monotonic() - looked >= POLL_INTERVAL_S:  # also when there is always something to do
                     looked = time.monotonic()
-                    await self._store.turns.recover(jobs=asked_for(self._learns), without=self._here())
+                    await self._store.turns.recover(jobs=jobs_after_turn(self._learns), without=self._here())
             except LaminaError as error:
                 jobs = ()
                 self._log.warning("[Worker] %s", error)
-            running |= {asyncio.create_task(self._do(job)) for job in jobs}
+            running |= {asyncio.create_task(self._run_jobs(job)) for job in jobs}
             if not jobs:
                 waiting = asyncio.create_task(stop.wait())
-                await asyncio.wait({waiting, *running}, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiting, *running}, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
             running = {task for task in running if not task.done()}
         self._ending = True
         if running:
-            _, late = await asyncio.wait(running, timeout=GRACE)
+            _, late = await asyncio.wait(running, timeout=SHUTDOWN_GRACE_S)
             for task in late:  # their leases run out, and somebody else takes them
                 task.cancel()
 
-    async def run_until_empty(self, patience: float = DEADLINE) -> int:
+    async def run_until_empty(self, patience: float = JOB_TIMEOUT_S) -> int:
         """All that is due now; returns how many jobs were done here. What another worker holds, the one in the
         background of this process too, is waited for: later jobs of its owner come after it."""
-        total, pause = 0, GLANCE
+        total, pause = 0, MIN_POLL_INTERVAL_S
         end = asyncio.get_running_loop().time() + patience
         while True:
             if done := await self.run_once():
-                total, pause = total + done, GLANCE
+                total, pause = total + done, MIN_POLL_INTERVAL_S
             elif not (left := await self._store.jobs.left(tuple(self._handlers))):
                 return total
             elif asyncio.get_running_loop().time() >= end:
-                raise LeaseError(f"after {patience:g} s {left} jobs are still held by other workers",
-                                 hint="wait longer, or end those workers")  # fmt: skip
+                raise LeaseError("jobs.held_elsewhere", seconds=f"{patience:g}", count=left)
             else:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, PAUSE)
+                pause = min(2 * pause, POLL_INTERVAL_S)
 
     async def run_once(self) -> int:
         """Take what is due, do it, and record how it ended; returns how many were taken."""
         jobs = await self._claim(self._batch)
-        return sum(await asyncio.gather(*(self._do(job) for job in jobs)))
+        return sum(await asyncio.gather(*(self._run_jobs(job) for job in jobs)))
 
     async def _claim(self, count: int) -> Sequence[Job]:
         """In the order in which they came: of two facts the later one counts, so it must be learnt later."""
         kinds = tuple(self._handlers)
         return await self._store.jobs.claim(self.name, kinds=kinds, n=count, lease=self._lease, in_order=True)
 
-    async def _do(self, job: Job) -> int:
+    async def _run_jobs(self, job: Job) -> int:
         """A job, and those behind it that can be done within a moment; returns how many. Then others get their turn."""
         clock, following, count = asyncio.get_running_loop().time, job, 0
         end = clock() + self._in_a_row
         while following:
-            await self._one(following)
+            work_for(following.owner)
+            await self._run_job(following)
             count += 1
-            following = await self._behind(following) if clock() < end else None
+            following = await self._claim_next(following) if clock() < end else None
         return count
 
-    async def _behind(self, job: Job) -> Job | None:
+    async def _claim_next(self, job: Job) -> Job | None:
         """The next job of the same owner and kind. Who is told to stop takes none."""
         if self._ending:
             return None
@@ -143,31 +144,31 @@ class Worker:
             self._log.warning("[Worker] %s", error)
             return None
 
-    async def _one(self, job: Job) -> None:
+    async def _run_job(self, job: Job) -> None:
         """One job, and how it ended. Whatever goes wrong in it is this job's failure and nobody else's."""
-        (problem,) = await asyncio.gather(self._held(job), return_exceptions=True)
+        (problem,) = await asyncio.gather(self._run_with_heartbeat(job), return_exceptions=True)
         if isinstance(problem, LeaseError):
             self._report(job, "lost", "")  # somebody else has it by now, and its result was dropped
         elif isinstance(problem, BaseException):
-            await self._failed(job, problem)
+            await self._record_failure(job, problem)
         else:
             self._report(job, "done", "")
 
-    async def _held(self, job: Job) -> None:
-        """Do a job and hold it meanwhile."""
-        beat = asyncio.create_task(self._beat(job))
+    async def _run_with_heartbeat(self, job: Job) -> None:
+        """Do a job while its lease is renewed."""
+        beat = asyncio.create_task(self._send_heartbeats(job))
         try:
             async with asyncio.timeout(self._deadline):
                 await self._handlers[job.kind](job)
         finally:
             beat.cancel()
 
-    async def _beat(self, job: Job) -> None:
+    async def _send_heartbeats(self, job: Job) -> None:
         while True:
             await asyncio.sleep(self._lease / 3)
             await self._store.jobs.heartbeat(job, lease=self._lease)
 
-    async def _failed(self, job: Job, error: BaseException) -> None:
+    async def _record_failure(self, job: Job, error: BaseException) -> None:
         what = str(error) if isinstance(error, LaminaError) else f"{type(error).__name__}: {error}"
         self._log.info("[Worker] a job of the kind %s failed: %s", job.kind, type(error).__name__)
         try:
@@ -184,7 +185,7 @@ class Worker:
 
     async def _learn(self, job: Job) -> object:
         turn_id = str(job.payload["turn_id"])
-        return await self._unless_gone(
+        return await self._run_unless_deleted(
             job,
             lambda memory: memory.save_atomic_memory(turn_id, done=job),
             lambda: self._store.turns.get(job.owner, turn_id),
@@ -192,13 +193,13 @@ class Worker:
 
     async def _summarise(self, job: Job) -> object:
         session_id = str(job.payload["session_id"])
-        return await self._unless_gone(
+        return await self._run_unless_deleted(
             job,
             lambda memory: memory.write_summary(session_id, done=job),
             lambda: self._store.sessions.get(job.owner, session_id),
         )
 
-    async def _unless_gone(
+    async def _run_unless_deleted(
         self, job: Job, work: Callable[[MemoryService], Awaitable[object]], look: Callable[[], Awaitable[object]]
     ) -> object:
         """Nothing is learnt where memory is switched off, nor from a session that was deleted before its turn came.

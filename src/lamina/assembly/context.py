@@ -10,20 +10,21 @@ from lamina.assembly.entries import (
     Entry,
     Head,
     admit,
-    again_update,
     as_current,
+    before_words,
     fresh,
     head_of,
     history_entry,
     layer_text,
     left_out,
     own_copy,
+    update_fence,
     user_entry,
 )
-from lamina.assembly.fences import DEFAULT_MARK
+from lamina.assembly.fences import check_mark
 from lamina.assembly.messages import StartOn, check_history, check_start_on, longest_suffix
 from lamina.assembly.prompt import GROUP_OF, JOIN, group_opening, ordered
-from lamina.assembly.shares import HISTORY, Fitted, check_shares, fit_layers
+from lamina.assembly.shares import HISTORY, OVER_BUDGET, Fitted, check_shares, fit_layers
 from lamina.assembly.tokens import (
     check_budget,
     check_counter,
@@ -37,6 +38,7 @@ from lamina.assembly.tokens import (
 from lamina.assembly.wire import Tiles, write_tools
 from lamina.errors import MessageError
 from lamina.ports import Count
+from lamina.text.messages import NOTHING, Phrase
 from lamina.types import (
     AnyMessage,
     AnyTool,
@@ -64,34 +66,35 @@ def assemble(
     tools: Sequence[AnyTool] = (),
     start_on: StartOn = "user",
     owner: str | None = None,
-    mark: str = DEFAULT_MARK,
+    mark: str | None = None,
     lang: Lang = "en",
     form: Form = "plain",
     shares: Mapping[str, Share] | None = None,
-    skipped: Mapping[str, str] | None = None,
+    skipped: Mapping[str, str | Phrase] | None = None,
     older: int = 0,
     repeat: Sequence[Layer] = (),
     since: Sequence[AnyMessage] = (),
 ) -> Context:
-    """Everything that one request holds, within `budget`, and the receipt for it.
+    """Everything that one request holds, within `budget`, and the receipt for it. `mark` makes the tags of fences.
 
     The system message and the current turn always stay: `user`, or, without it, the history from its last
     user message on. Of the rest the longest legal suffix that fits is kept. With `shares`, layers that take more than
     theirs give way (`shares`); `skipped` are layers that are not there, and why; `older` counts messages that were not
-    even read; `repeat` are layers that stand once more in front of the user's words, lest they fade;
-    `since` is what the turn has added behind the user's words: calls and their results.
+    even read; `repeat` are layers that are sent in front of the user's words: those of the request once more, and
+    others; `since` is what the turn has added behind the user's words: calls and their results.
     """
-    budget = check_budget(budget, "budget")
+    budget, mark = check_budget(budget, "budget"), check_mark(mark)
     check_start_on(start_on)
     check_counter(count)
     check_shares(shares or {})
-    history = [_own(message, older + number, mark) for number, message in enumerate(check_history(history))]
-    again = [again_update(layer) for layer in ordered(repeat)]
-    for _, layer, _ in again:
+    history = [_checked_copy(message, older + number, mark) for number, message in enumerate(check_history(history))]
+    front = before_words(ordered(repeat), ordered(layers)) if repeat else []
+    updates = [(update_fence(layer, change), layer, reason) for change, layer, reason in front]
+    for _, layer, _ in updates:
         admit(layer, owner, mark, lang, form)
     if user is not None:
         added = _since(since, older + len(history), count, owner, mark)
-        current = [user_entry(user, count, owner, mark, again), *added]
+        current = [user_entry(user, count, owner, mark, updates), *added]
         before: Sequence[AnyMessage] = history
     else:
         before, tail = split_turn(history)
@@ -107,18 +110,17 @@ def assemble(
     )  # fmt: skip
     fixed = head.tokens + spent
     start, used = longest_suffix(before, budget - fixed, count, start_on, costs)
-    kept = [
-        history_entry(before[i], f"history[{older + i}]", count, owner, costs[i]) for i in range(start, len(before))
-    ]
+    numbers = range(start, len(before))
+    kept = [history_entry(before[n], f"history[{older + n}]", count, owner, costs[n]) for n in numbers]
     dropped = Dropped(older + start, sum(costs[:start]))
-    why = f"over the budget; the first {older} were not read" if older else "over the budget"
-    gone = [*absent(fitted, skipped or {}, count, mark), *left_out(dropped, fixed + used, budget, count, why)]
+    why = Phrase("reason.over_budget_unread", n=older) if older else OVER_BUDGET
+    gone = [*absent(fitted, phrases(skipped or {}), count, mark), *left_out(dropped, fixed + used, budget, count, why)]
     return build_context(head, [*kept, *current], gone, budget=budget, count=count, dropped=dropped)
 
 
 def _since(messages: Sequence[AnyMessage], first: int, count: Count, owner: str | None, mark: str) -> list[Entry]:
     """What a turn has added, as part of it: calls with their results, all of which stay."""
-    own = [_own(message, first + number, mark) for number, message in enumerate(check_history(messages))]
+    own = [_checked_copy(message, first + number, mark) for number, message in enumerate(check_history(messages))]
     longest_suffix([{"role": "user", "content": "…"}, *own], float("inf"), count)
     return [as_current(history_entry(m, f"history[{first + 1 + n}]", count, owner)) for n, m in enumerate(own)]
 
@@ -175,7 +177,12 @@ def fit_shares(
     return fit_layers(layers, budget=budget, room=room, shares=shares, cost=cost, heading=heading)
 
 
-def absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, mark: str) -> list[Segment]:
+def phrases(skipped: Mapping[str, str | Phrase]) -> dict[str, Phrase]:
+    """Why layers are not there; a caller may say it in words of its own."""
+    return {source: Phrase.of(why) for source, why in skipped.items()}
+
+
+def absent(fitted: Sequence[Fitted], skipped: Mapping[str, Phrase], count: Count, mark: str) -> list[Segment]:
     """A segment without bytes for each layer that is not there, with the reason."""
     name = counter_name(count)
     out = [
@@ -190,7 +197,7 @@ def absent(fitted: Sequence[Fitted], skipped: Mapping[str, str], count: Count, m
     return out
 
 
-def _own(message: AnyMessage, number: int, mark: str) -> AnyMessage:
+def _checked_copy(message: AnyMessage, number: int, mark: str) -> AnyMessage:
     check_message(message, f"history[{number}]")
     return own_copy(message, mark)
 
@@ -206,7 +213,7 @@ def split_turn(history: Sequence[AnyMessage]) -> tuple[Sequence[AnyMessage], Seq
         check_message(history[index], f"history[{index}]")
         if history[index]["role"] == "user":
             return history[:index], history[index:]
-    raise MessageError("there is no user message to answer", hint="give user=…, or a history with a user message")
+    raise MessageError("message.nothing_to_answer")
 
 
 def build_context(
@@ -220,7 +227,7 @@ def build_context(
     factor: float = 1.0,
     layout: Layout = "strict",
     epoch: int = 0,
-    epoch_reason: str = "",
+    epoch_reason: Phrase = NOTHING,
 ) -> Context:
     """Lay the tiles and sum up. `factor` is what the provider's usage has taught about the counter."""
     everything = [*head.system, *entries]

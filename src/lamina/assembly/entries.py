@@ -1,7 +1,8 @@
 """What a request is made of, each piece with its origins, its cost and its JSON, made once and never again.
 
 `Head` is what stands before the history (tools and system message); an `Entry` is one message. The last gate on
-ownership and the guard on text that looks like lamina's own are here, because nothing is sent but what passes here.
+ownership and the fences are here, because nothing is sent but what passes here. What is fenced is decided by where it
+comes from: every result of a tool, every layer that the operator does not vouch for.
 """
 
 import copy
@@ -13,9 +14,10 @@ from functools import lru_cache
 from typing import Any, cast
 
 from lamina.assembly.checks import TOOL_NAME, check_message, fields_of
-from lamina.assembly.fences import DEFAULT_MARK, WORDS, Fence, check_mark, check_trusted, guard_result, guard_words
+from lamina.assembly.fences import Fence, check_mark, check_trusted, guard_words, holds_mark, unguard_words
 from lamina.assembly.prompt import GROUP_OF, JOIN, check_lang, group_opening, ordered, segment_opening
-from lamina.assembly.shares import Fitted
+from lamina.assembly.results import render_result
+from lamina.assembly.shares import OVER_BUDGET, Fitted
 from lamina.assembly.tokens import (
     KNOWN,
     SHORT,
@@ -29,6 +31,8 @@ from lamina.assembly.tokens import (
 from lamina.assembly.wire import openai_chunks
 from lamina.errors import OwnerError, PromptError, ToolError, shown
 from lamina.ports import Count
+from lamina.text.messages import Phrase
+from lamina.text.slices import encode_text
 from lamina.types import (
     GROUPS,
     AnyMessage,
@@ -44,9 +48,15 @@ from lamina.types import (
     text_hash,
 )
 
+ALWAYS_KEPT, FENCED_REASON = Phrase("reason.always_kept"), Phrase("reason.fenced")
+FITS, NEWEST, CURRENT_TURN = Phrase("reason.fits"), Phrase("reason.newest"), Phrase("reason.current_turn")
+REPEATED, ONE_TURN = Phrase("reason.repeated"), Phrase("reason.one_turn")
+STARTS_WITH_USER = Phrase("reason.starts_with_user")
+THIS_TURN = "turn"
+"""The change of a layer that is sent with one turn and says nothing about the others."""
 FENCED: tuple[Trust, ...] = ("outside", "model")
 """Text that nobody vouches for, and text that a model made of it."""
-Update = tuple[Fence, Layer, str]
+Update = tuple[Fence, Layer, Phrase]
 """A layer in front of the user's words, in its fence, and why it stands there."""
 MESSAGE_TRUST: dict[str, Trust] = {"user": "user", "assistant": "model", "tool": "outside"}
 
@@ -84,7 +94,7 @@ def build_head(
     *,
     count: Count,
     owner: str | None = None,
-    mark: str = DEFAULT_MARK,
+    mark: str,
     lang: Lang = "en",
     form: Form = "plain",
 ) -> Head:
@@ -131,8 +141,13 @@ def head_of(
 
 
 def layer_text(layer: Layer, mark: str) -> str:
-    """A layer as the model sees it: what nobody vouches for stands in a fence."""
-    return Fence(layer.text, layer.source).render(mark) if layer.trust in FENCED else layer.text
+    """A layer as the model sees it: what the operator does not vouch for is in a fence. What nobody vouches for is
+    data; a user's or a caller's own words are meant to be followed, and the fence says as which layer."""
+    if layer.trust == "operator":
+        return layer.text
+    if layer.trust in FENCED:
+        return Fence(layer.text, layer.source).render(mark)
+    return Fence(layer.text, layer.source, "layer", (("layer", layer.name),)).render(mark)
 
 
 def _opening(name: str, before: str, fresh_group: bool, lang: Lang, form: Form) -> str:
@@ -144,49 +159,48 @@ def _opening(name: str, before: str, fresh_group: bool, lang: Lang, form: Form) 
 
 def _segment(one: Fitted, tokens: int, count: Count) -> Segment:
     layer, name = one.layer, counter_name(count)
-    reason = one.reason or ("always kept, fenced" if layer.trust in FENCED else "always kept")
+    reason = one.reason or (ALWAYS_KEPT if layer.trust == "operator" else FENCED_REASON)
     version = text_hash(layer.text)
     return Segment(layer.name, layer.source, version, layer.owner, layer.trust, tokens, name, one.decision, reason)
 
 
 def admit(layer: Layer, owner: str | None, mark: str, lang: Lang, form: Form = "plain") -> None:
-    """The last gate, wherever a layer will stand: what belongs to somebody else does not go out, and trusted text,
-    which is not fenced, holds nothing that only lamina writes."""
+    """The last gate, wherever a layer will stand: what belongs to somebody else does not go out, and the operator's
+    text, which is not fenced, holds nothing that only lamina writes."""
     _check_owner(layer, owner)
-    if layer.trust in FENCED:
+    if layer.trust != "operator":
         return
-    where = f"the layer {layer.name} of {layer.source}"
+    where = Phrase("place.layer", layer=layer.name, source=layer.source)
     check_trusted(layer.text, where, mark, lang)
     if form != "plain":
         _check_headings(layer.text, where, lang)
     if layer.name != "state" and re.search(r"<system_hint\s|</system_hint", layer.text):
-        raise PromptError(f"{where} holds a <system_hint> tag", hint="hints stand in the layer state; fence other text")
+        raise PromptError("prompt.hint_tag", where=where)
 
 
-def _check_headings(text: str, where: str, lang: Lang) -> None:
+def _check_headings(text: str, where: Phrase, lang: Lang) -> None:
     for group in GROUPS:
         heading = group_opening(group, lang).strip()
         if group and f"\n{heading}\n" in f"\n{text}\n":
-            raise PromptError(f"{where} holds the heading {shown(heading)}", hint="give that heading another name")
+            raise PromptError("prompt.reserved_heading", where=where, heading=shown(heading))
 
 
 def _check_owner(layer: Layer, owner: str | None) -> None:
     if layer.owner is not None and layer.owner != owner:
         raise OwnerError(
-            f"the layer {layer.name} from {layer.source} belongs to {shown(layer.owner)}, the turn to {shown(owner)}",
-            hint="this is a bug in whatever gathered the layers; nothing was sent",
+            "layer.wrong_owner", layer=layer.name, source=layer.source, owner=shown(layer.owner), expected=shown(owner)
         )
 
 
 def check_tools(tools: Sequence[AnyTool]) -> None:
     """Refuse tools that no provider would take."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError(f"tools must be a list of schemas, not {shown(tools)}", hint="ToolRegistry(…).schemas is one")
+        raise ToolError("tool.schemas_not_list", value=shown(tools))
     names: set[str] = set()
     for number, tool in enumerate(tools):
         name = _check_tool(tool, f"tools[{number}]")
         if name in names:
-            raise ToolError(f"tools[{number}] is named {shown(name)}, and so is one before it")
+            raise ToolError("tool.repeated_name", where=f"tools[{number}]", name=shown(name))
         names.add(name)
 
 
@@ -202,7 +216,7 @@ def _tool_segments(tools: Sequence[AnyTool], count: Count) -> list[Segment]:
             cost, shared = cost - take, shared - take
         source, version = f"tool:{tool['function']['name']}", text_hash(compact(tool))
         segments.append(
-            Segment("tools", source, version, None, "operator", cost, counter_name(count), "kept", "always kept")
+            Segment("tools", source, version, None, "operator", cost, counter_name(count), "kept", ALWAYS_KEPT)
         )
     return segments
 
@@ -213,16 +227,11 @@ def _check_tool(tool: object, where: str) -> str:
     name, description = function.get("name"), function.get("description")
     schema = fields_of(function.get("parameters", {"type": "object"})) or {}
     if schema.get("type") != "object" or fields_of(schema.get("properties", {})) is None:
-        raise ToolError(f"{where} has parameters that are no schema of an object: {shown(tool)}")
+        raise ToolError("tool.bad_parameters", where=where, value=shown(tool))
     if not isinstance(name, str) or not isinstance(description, str) or fields.get("type") != "function":
-        raise ToolError(
-            f"{where} has no type, name and description: {shown(tool)}",
-            hint='{"type": "function", "function": {"name": …, "description": …, "parameters": …}}',
-        )
+        raise ToolError("tool.bad_schema", where=where, value=shown(tool))
     if not TOOL_NAME.fullmatch(name):
-        raise ToolError(
-            f"{where} is named {shown(name)}", hint="1 to 64 of A-Z, a-z, 0-9, _ and -, as providers want it"
-        )
+        raise ToolError("tool.bad_name_at", where=where, name=shown(name), hint="tool.bad_name.hint")
     return name
 
 
@@ -242,28 +251,37 @@ def fresh(message: Message) -> Message:
 
 
 def guarded(message: AnyMessage, mark: str) -> AnyMessage:
-    """A message whose text cannot pass for lamina's own; nearly always the message itself."""
-    content: object = message.get("content")
-    if message.get("role") == "tool" and isinstance(content, str):
-        safe = guard_result(content, mark)
-        return message if safe is content else {**message, "content": safe}
-    if message.get("role") != "user":
-        return message
+    """A message whose text cannot pass for lamina's own: a tool's result in its fence, anybody else's words as they
+    are unless they hold the mark."""
+    content, role = message.get("content"), str(message.get("role"))
     if isinstance(content, str):
-        safe = guard_words(content, mark)
+        safe = render_result(content, mark) if role == "tool" else guard_words(content, mark, role)
         return message if safe is content else {**message, "content": safe}
     if isinstance(content, list | tuple):
         parts = cast(Sequence[object], content)
         words = "".join(str((fields_of(part) or {}).get("text", "")) for part in parts)  # a tag may be split over parts
-        safe = guard_words(words, mark)
-        return message if safe is words else {**message, "content": [_fenced_part(part, mark) for part in parts]}
+        if role == "tool" or holds_mark(words, mark):
+            return {**message, "content": [_fenced_part(part, mark, role) for part in parts]}
     return message
 
 
-def _fenced_part(part: object, mark: str) -> object:
+def _fenced_part(part: object, mark: str, role: str) -> object:
     fields = fields_of(part) or {}
     text = fields.get("text")
-    return {**fields, "text": Fence(text, "user", attributes=WORDS).render(mark)} if isinstance(text, str) else part
+    if not isinstance(text, str):
+        return part
+    safe = render_result(text, mark) if role == "tool" else guard_words(text, mark, role, always=True)
+    return {**fields, "text": safe}
+
+
+def unguarded(message: Message, mark: str) -> Message:
+    """The message of which `guarded` made this one; not for the results of tools."""
+    content = message["content"]
+    if isinstance(content, str):
+        return cast(Message, {**message, "content": unguard_words(content, mark)})
+    parts = [{**part, "text": unguard_words(part["text"], mark)} if part["type"] == "text" else part
+             for part in content or ()]  # fmt: skip
+    return cast(Message, {**message, "content": parts or None})
 
 
 def update_fence(layer: Layer, change: str) -> Fence:
@@ -274,16 +292,21 @@ def update_fence(layer: Layer, change: str) -> Fence:
     return Fence(layer.text, layer.source, kind, (("layer", layer.name), ("change", change)))
 
 
-def again_update(layer: Layer) -> Update:
-    """A layer that stands once more in front of the user's words although nothing changed."""
-    return update_fence(layer, "again"), layer, "sent again, lest it fades"
+def before_words(repeat: Sequence[Layer], layers: Sequence[Layer]) -> list[tuple[str, Layer, Phrase]]:
+    """What is sent in front of the user's words, each with its change and the reason: a layer of the request once more,
+    although nothing changed, or one of this turn alone, such as a phase prompt."""
+    known = {(layer.name, layer.source) for layer in layers}
+    return [
+        ("again", layer, REPEATED) if (layer.name, layer.source) in known else (THIS_TURN, layer, ONE_TURN)
+        for layer in repeat
+    ]
 
 
 def user_entry(
     user: str | Sequence[Mapping[str, Any]],
     count: Count,
     owner: str | None,
-    mark: str = DEFAULT_MARK,
+    mark: str,
     updates: Sequence[Update] = (),
 ) -> Entry:
     """The user's message; updates that stand in front of the words are spans of their own."""
@@ -300,7 +323,7 @@ def user_entry(
         spans.append(Span(text, segment))
     tokens = content_tokens(words, count) + (0 if spans else each)
     version = text_hash(content if isinstance(content, str) else compact(content))
-    last = Segment("user", "user", version, owner, "user", tokens, name, "kept", "the newest message")
+    last = Segment("user", "user", version, owner, "user", tokens, name, "kept", NEWEST)
     if isinstance(content, str):
         whole: Any = "".join(span.text or "" for span in spans) + content
         return make_entry({"role": "user", "content": whole}, (*spans, Span(content, last)))
@@ -319,17 +342,17 @@ def history_entry(
     if len(message) == 2 and isinstance(content, str) and len(content) <= SHORT and next(iter(message)) == "role":
         chunk, version = _written(message["role"], content)
     else:
-        chunk = f",{compact(message)}".encode()
+        chunk = encode_text(f",{compact(message)}")
         version = hashlib.sha256(chunk[1:]).hexdigest()
     trust, name = MESSAGE_TRUST[message["role"]], counter_name(count)
-    segment = Segment("history", source, version, owner, trust, tokens, name, "kept", "fits the budget")
+    segment = Segment("history", source, version, owner, trust, tokens, name, "kept", FITS)
     return Entry(cast(Message, message), (Span(None, segment),), tokens, (chunk,))
 
 
 @lru_cache(KNOWN)
 def _written(role: str, content: str) -> tuple[bytes, str]:
     """A plain message as it is sent, and its version: the same on every turn that it stays in the window."""
-    chunk = f",{compact({'role': role, 'content': content})}".encode()
+    chunk = encode_text(f",{compact({'role': role, 'content': content})}")
     return chunk, hashlib.sha256(chunk[1:]).hexdigest()
 
 
@@ -337,17 +360,15 @@ def as_current(entry: Entry) -> Entry:
     """A message of the history as part of the turn that is answered now: it stays whatever the budget."""
     *updates, (text, segment) = entry.spans
     named = entry.message["role"] == "user"
-    segment = segment._replace(
-        layer="user" if named else segment.layer, reason="the newest message" if named else "the current turn"
-    )
+    segment = segment._replace(layer="user" if named else segment.layer, reason=NEWEST if named else CURRENT_TURN)
     return replace(entry, spans=(*updates, Span(text, segment)))
 
 
-def left_out(dropped: Dropped, kept: int, budget: float, count: Count, why: str = "over the budget") -> list[Segment]:
+def left_out(dropped: Dropped, kept: int, budget: float, count: Count, why: Phrase = OVER_BUDGET) -> list[Segment]:
     """One segment without bytes for all the history that was left out, as trusted as the least of it."""
     if not dropped.count:
         return []
     if kept + dropped.tokens <= budget:
-        why = "the history begins with a user message"
+        why = STARTS_WITH_USER
     source = f"history[0:{dropped.count}]"
     return [Segment("history", source, "", None, "outside", dropped.tokens, counter_name(count), "dropped", why)]

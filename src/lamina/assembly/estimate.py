@@ -6,6 +6,7 @@ It must stay a pure function of the text: no cache, no I/O, no choice of model.
 """
 
 from lamina.errors import MessageError, shown, surrogate_error
+from lamina.text.slices import SLICE_SIZE, encode_text
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """Every character beyond ASCII has one lead byte and 1 to 3 of these, which say nothing about its kind."""
@@ -82,24 +83,44 @@ _BEYOND_ASCII = (
 )
 
 
+def _count(data: bytes, kind: bytes) -> int:
+    """`data.count(kind)` in slices: in one call it takes 200 ms for 20 MB, and everybody waits."""
+    if len(data) <= SLICE_SIZE:
+        return data.count(kind)
+    if len(kind) <= 2:
+        return sum(data.count(kind, at, at + SLICE_SIZE + len(kind) - 1) for at in range(0, len(data), SLICE_SIZE))
+    at = total = 0
+    while at + SLICE_SIZE < len(data):
+        piece = data[at : at + SLICE_SIZE]
+        total += piece.count(kind)
+        at += len(piece) - (len(piece) - len(piece.rstrip(kind[:1]))) % len(kind)  # what a border cuts is read again
+    return total + data.count(kind, at)
+
+
+def _translate(data: bytes, table: bytes, without: bytes = b"") -> bytes:
+    if len(data) <= SLICE_SIZE:
+        return data.translate(table, without)
+    return b"".join([data[at : at + SLICE_SIZE].translate(table, without) for at in range(0, len(data), SLICE_SIZE)])
+
+
 def estimate_tokens(text: str) -> int:
     """About how many tokens the text has: 0 for an empty text, else at least 1."""
     try:
-        data = text.encode()
+        data = encode_text(text)
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, "text") from None
-    except AttributeError:
-        raise MessageError(f"text must be a string, not {type(text).__name__}: {shown(text)}") from None
+    except (AttributeError, TypeError):
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
     if not data:
         return 0
     ascii_only = len(data) == len(text)
-    kinds = data.translate(_KIND) if ascii_only else data.translate(_KIND, _CONTINUATION)
+    kinds = _translate(data, _KIND) if ascii_only else _translate(data, _KIND, _CONTINUATION)
     total = _ONCE
     for table, weight in _RUNS:
-        total += weight * kinds.translate(table).count(b"x ")
+        total += weight * _count(_translate(kinds, table), b"x ")
     for kind, weight in _ASCII:
-        total += weight * kinds.count(kind)
+        total += weight * _count(kinds, kind)
     if not ascii_only:
         for kind, weight in _BEYOND_ASCII:
-            total += weight * kinds.count(kind)
+            total += weight * _count(kinds, kind)
     return total // 1000

@@ -1,25 +1,30 @@
 """Structure that text cannot forge: fences around text from outside, hints, and the prompt made of them.
 
-A fence's tag carries the session's mark. Where the text itself holds that tag, the next tag of the
-session is taken (`data-MARK.1`, `data-MARK.2` …), so the text is never altered and can never close its fence;
-nothing depends on the mark being secret. Trusted text that holds a mark or a segment's opening is refused.
+What is fenced depends on where a text comes from, never on what it looks like. A fence's tag carries the session's
+mark, which is made from a secret. Where the text itself holds the mark, in any case, width or spelling, the tag gets a
+number that is not in the text (`data-MARK.1.`), so the text is never altered and can never close its fence, even when
+somebody knows the mark. There is no default mark: it is passed in.
 """
 
 import hashlib
+import hmac
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape, unescape
+from functools import cache
+from html import escape
 from typing import Literal
 
 from lamina.assembly.prompt import JOIN, check_lang, segment_opening
 from lamina.assembly.tokens import check_text
 from lamina.errors import PromptError, shown
+from lamina.text.messages import Phrase
+from lamina.text.slices import SLICE_SIZE, slices
 from lamina.types import Lang
 
 Kind = Literal["data", "layer"]
-DEFAULT_MARK = "lamina"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 MARK = re.compile(r"[a-z0-9]{4,32}")
 ATTRIBUTES = r'((?: [a-z][a-z0-9_]*="[^"\n]*")*)'
@@ -27,9 +32,76 @@ WORDS = (("words", "yes"),)
 HINT_OPENING = re.compile(rf"<system_hint{ATTRIBUTES}>")
 
 
-def session_mark(session: str) -> str:
-    """The mark of a session: the same for the same session, so that the prompt's bytes stay the same."""
-    return hashlib.sha256(session.encode()).hexdigest()[:8]
+LOOKALIKES = ((0xAA, 0xBB), (0x2070, 0x20A0), (0x2100, 0x2150), (0x2460, 0x2500), (0xFF10, 0xFF5B), (0x1D400, 0x1D800),
+              (0x1F100, 0x1F200))  # fmt: skip
+"""Where Unicode keeps other forms of ASCII letters and digits: full-width, circled, mathematical, raised …"""
+_LOOKALIKE = re.compile("[" + "".join(f"{chr(first)}-{chr(end - 1)}" for first, end in LOOKALIKES) + "]")
+_NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]+")
+_PUNCTUATION = {at: None for at in range(128) if not chr(at).isalnum()}
+_ENTITY = re.compile(
+    r"&(?:#0*([0-9]{1,7});?|#[xX]0*([0-9a-fA-F]{1,6});?|(amp|lt|gt|quot);?|(?:nbsp|shy|[A-Za-z][A-Za-z0-9]{1,31};))"
+)
+_NOT_IN_ENTITY = re.compile("[^&#;0-9A-Za-z]")
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"'}
+
+
+def session_mark(secret: bytes, session: str) -> str:
+    """The mark of a session: the same for the same session, so that the prompt's bytes stay the same, and not to be
+    computed without the secret."""
+    return hmac.new(secret, session.encode(), hashlib.sha256).hexdigest()[:8]
+
+
+def fold_text(text: str, mark: str) -> str:
+    """The letters and digits of a text as a careless reader sees them: in one case and width, without entities and
+    without what is between them. Empty where the mark cannot be in it. Linear, whatever the text, and in slices: no
+    call holds the interpreter for long."""
+    text = "".join(_without_disguise(piece) for piece in _between_entities(text))
+    for letter in mark:  # nearly always one of them is not in the text
+        if letter not in text and letter.upper() not in text:
+            return ""
+    return "".join(_alphanumeric(piece) for piece in slices(text))
+
+
+def _between_entities(text: str) -> Iterator[str]:
+    """The text in slices that no entity is cut by."""
+    if len(text) <= SLICE_SIZE or "&" not in text:
+        yield from slices(text)
+        return
+    at = 0
+    while at < len(text):
+        cut = _NOT_IN_ENTITY.search(text, at + SLICE_SIZE)
+        end = cut.start() if cut else len(text)
+        yield text[at:end]
+        at = end
+
+
+def _without_disguise(text: str) -> str:
+    text = _ENTITY.sub(_character, text) if "&" in text else text
+    return text.translate(_ascii_forms()) if not text.isascii() and _LOOKALIKE.search(text) else text
+
+
+def _alphanumeric(text: str) -> str:
+    return (text.translate(_PUNCTUATION) if text.isascii() else _NOT_ALPHANUMERIC.sub("", text)).lower()
+
+
+def _character(entity: re.Match[str]) -> str:
+    """The character that an entity stands for; `html.unescape` takes some numbers for others, and fails at long ones.
+    Of the names those are read that lamina writes; no other stands for a letter or a digit."""
+    if entity[1] or entity[2]:
+        code = int(entity[1]) if entity[1] else int(entity[2], 16)
+        return chr(code) if code < 0x110000 else entity[0]
+    return _NAMED.get(entity[3] or "", "")
+
+
+@cache
+def _ascii_forms() -> dict[int, str]:
+    forms = {at: unicodedata.normalize("NFKD", chr(at)) for first, end in LOOKALIKES for at in range(first, end)}
+    return {at: form for at, form in forms.items() if form.isascii()}
+
+
+def holds_mark(text: str, mark: str) -> bool:
+    """Does a text hold the mark, however it is written?"""
+    return mark in fold_text(text, mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +113,16 @@ class Fence:
     kind: Kind = "data"
     attributes: tuple[tuple[str, str], ...] = ()
 
-    def render(self, mark: str = DEFAULT_MARK) -> str:
+    def render(self, mark: str) -> str:
         if self.kind not in ("data", "layer"):
-            raise PromptError(f"no kind of fence named {shown(self.kind)}", hint="data or layer")
-        _check_str(self.source, "the source of a fence")
-        _check_str(self.text, f"the text of {self.source}")
+            raise PromptError("fence.unknown_kind", kind=shown(self.kind))
+        _check_str(self.source, Phrase("place.fence_source"))
+        _check_str(self.text, Phrase("place.fence_text", source=self.source))
         tag = f"{self.kind}-{check_mark(mark)}"
-        if tag in self.text:
-            taken = set(re.findall(rf"{tag}\.([0-9]+)\.", self.text))
+        folded = fold_text(self.text, mark)
+        if mark in folded:
+            numbers = re.findall(rf"(?={mark}([0-9]{{1,9}}))", folded)
+            taken = {number[:length] for number in numbers for length in range(1, len(number) + 1)}
             tag += next(f".{number}." for number in itertools.count(1) if str(number) not in taken)
         opening = _attributes((("source", self.source), *self.attributes))
         return f"<{tag}{opening}>\n{self.text}\n</{tag}>"
@@ -63,15 +137,16 @@ class Hint:
     attributes: tuple[tuple[str, str], ...] = ()
     data: tuple[Fence, ...] = ()
 
-    def render(self, mark: str = DEFAULT_MARK) -> str:
-        check_trusted(self.body, "the body of a hint", mark)
-        _check_parts(self.data, Fence, "the data of a hint")
+    def render(self, mark: str | None = None) -> str:
+        """The mark is needed where the hint has data."""
+        if self.data or mark is not None:
+            check_trusted(self.body, Phrase("place.hint_body"), check_mark(mark))
+        _check_str(self.body, Phrase("place.hint_body"))
+        _check_parts(self.data, Fence, Phrase("place.hint_data"))
         if "system_hint" in self.body:
-            raise PromptError(
-                "the body of a hint holds a system_hint tag of its own", hint="text from outside goes into `data`"
-            )
+            raise PromptError("fence.nested_hint")
         lines = [f"  {self.body}"] if self.body else []
-        lines += [fence.render(mark) for fence in self.data]
+        lines += [fence.render(check_mark(mark)) for fence in self.data]
         inside = "\n" + "\n".join(lines) + "\n" if lines else ""
         return f"<system_hint{_attributes((('type', self.type), *self.attributes))}>{inside}</system_hint>"
 
@@ -89,12 +164,12 @@ class Prompt:
     data: tuple[Fence, ...] = ()
     state: tuple[Hint, ...] = ()
 
-    def render(self, mark: str = DEFAULT_MARK, lang: Lang = "en") -> str:
+    def render(self, mark: str, lang: Lang = "en") -> str:
         check_lang(lang)
-        _check_parts(self.data, Fence, "the data of a prompt")
-        _check_parts(self.state, Hint, "the state of a prompt")
-        for text, where in ((self.static, "the static instructions"), (self.tools, "the tool notes")):
-            check_trusted(text, where, mark, lang)
+        _check_parts(self.data, Fence, Phrase("place.prompt_data"))
+        _check_parts(self.state, Hint, Phrase("place.prompt_state"))
+        check_trusted(self.static, Phrase("place.static_instructions"), mark, lang)
+        check_trusted(self.tools, Phrase("place.tool_notes"), mark, lang)
         blocks = [self.static] if self.static.strip() else []
         blocks += [segment_opening("tools", lang) + self.tools] if self.tools.strip() else []
         blocks += [fence.render(mark) for fence in self.data]
@@ -103,52 +178,48 @@ class Prompt:
         return JOIN.join(blocks)
 
     @staticmethod
-    def parse(text: str, mark: str = DEFAULT_MARK, lang: Lang = "en") -> "Prompt":
+    def parse(text: str, mark: str, lang: Lang = "en") -> "Prompt":
         """Read the structure back; an error says where the text is not a rendered prompt."""
-        _check_str(text, "a rendered prompt")
+        _check_str(text, Phrase("place.rendered_prompt"))
         check_lang(lang)
         return _Reader(text, check_mark(mark), lang).prompt()
 
 
-def check_mark(mark: str) -> str:
+def check_mark(mark: str | None) -> str:
+    if mark is None:
+        raise PromptError("fence.no_mark")
     if not isinstance(mark, str) or not MARK.fullmatch(mark):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise PromptError(f"{shown(mark)} is not a mark", hint="a mark has 4 to 32 of a-z and 0-9")
+        raise PromptError("fence.bad_mark", value=shown(mark))
     return mark
 
 
-def _check_str(text: object, where: str) -> None:
+def _check_str(text: object, where: Phrase) -> None:
     if not isinstance(text, str):
-        raise PromptError(f"{where} must be text, not {shown(text)}")
+        raise PromptError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
     check_text(text, where)
 
 
-def _check_parts(parts: Sequence[object], kind: type, where: str) -> None:
+def _check_parts(parts: Sequence[object], kind: type, where: Phrase) -> None:
     for part in parts:
         if not isinstance(part, kind):
-            raise PromptError(f"{where} is made of {kind.__name__}, not of {shown(part)}")
+            raise PromptError("prompt.wrong_part", where=where, kind=kind.__name__, value=shown(part))
 
 
-def check_trusted(text: str, where: str, mark: str, lang: Lang | None = None) -> None:
+def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None) -> None:
     """Trusted text is not fenced, so it must not hold what only lamina writes."""
     _check_str(text, where)
     check_mark(mark)
     for kind in ("data", "layer"):
         if f"<{kind}-{mark}" in text:
-            raise PromptError(
-                f"{where} hold{'s' if ' of ' in where else ''} the session's mark <{kind}-{mark}",
-                hint="hand it in as text from outside, or take another mark",
-            )
+            raise PromptError("prompt.contains_mark", where=where, tag=f"<{kind}-{mark}")
     for name in ("tools", "state") if lang else ():
         opening = segment_opening(name, lang or "en")
         if opening.strip() in text:
             line = text[: text.index(opening.strip())].count("\n") + 1
-            raise PromptError(
-                f"{where}: line {line} opens a segment that only lamina opens: {shown(opening.strip())}",
-                hint="give that heading another name",
-            )
+            raise PromptError("prompt.reserved_segment", where=where, line=line, heading=shown(opening.strip()))
 
 
-def split_updates(text: str, mark: str = DEFAULT_MARK) -> tuple[tuple[Fence, ...], str]:
+def split_updates(text: str, mark: str) -> tuple[tuple[Fence, ...], str]:
     """The updates in front of a user's words, and the words as the user wrote them."""
     reader = _Reader(text, check_mark(mark), "en")
     found: list[Fence] = []
@@ -161,25 +232,15 @@ def split_updates(text: str, mark: str = DEFAULT_MARK) -> tuple[tuple[Fence, ...
     return tuple(found), text[reader.at :]
 
 
-def guard_words(words: str, mark: str = DEFAULT_MARK) -> str:
-    """A user's words as they are; only words that hold the session's mark are fenced, lest they pass for an update."""
-    if "<" in words and any(f"<{kind}-{mark}" in words for kind in ("data", "layer")):
-        return Fence(words, "user", attributes=WORDS).render(mark)
-    return words
+def guard_words(words: str, mark: str, role: str, *, always: bool = False) -> str:
+    """The words of a user or a model as they are: their role says whose they are. Those that hold the session's mark
+    are fenced, so that they cannot pass for an update in front of them."""
+    return Fence(words, role, attributes=WORDS).render(mark) if always or holds_mark(words, mark) else words
 
 
-def guard_result(text: str, mark: str = DEFAULT_MARK) -> str:
-    """A tool's result as `tool_result` writes it, as it is; any other that looks like lamina's own words is fenced."""
-    if "<" not in text or (f"-{mark}" not in text and "<system_hint" not in text):
-        return text
-    reader = _Reader(text, check_mark(mark), "en")
-    try:
-        whole = reader.fence() is not None
-        while whole and reader.skip("\n"):
-            whole = bool(reader.hint())
-    except PromptError:
-        whole = False
-    return text if whole and reader.done() else Fence(text, "tool").render(mark)
+def unguard_words(text: str, mark: str) -> str:
+    """The words of which `guard_words` made this text."""
+    return split_updates(text, mark)[1] if holds_mark(text, mark) else text
 
 
 def system_hint(
@@ -188,7 +249,7 @@ def system_hint(
     /,
     *,
     data: Sequence[Fence] = (),
-    mark: str = DEFAULT_MARK,
+    mark: str | None = None,
     **attributes: str | int,
 ) -> str:
     """A hint as text: `system_hint("tool_degraded", "…", tool="web_fetch")`."""
@@ -197,19 +258,30 @@ def system_hint(
 
 
 def _attributes(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names from code, values from anywhere: nothing in a value can end the attribute, the tag or the line."""
+    """Names from code, values from anywhere: nothing in a value can end the attribute, the tag or the line, and
+    nothing in it is invisible."""
     shown_pairs: list[str] = []
     for name, value in pairs:
         if not NAME.fullmatch(name):
-            raise PromptError(f"{shown(name)} is not a name for an attribute", hint="use a-z, 0-9 and _")
-        _check_str(value, f"the attribute {name}")
-        safe = escape(value, quote=True).replace("\n", "&#10;").replace("\r", "&#13;")
+            raise PromptError("fence.bad_attribute", name=shown(name))
+        _check_str(value, Phrase("place.attribute", name=name))
+        safe = escape(value, quote=True)
+        if not safe.isprintable():
+            safe = "".join(_visible(character) for character in safe)
         shown_pairs.append(f' {name}="{safe}"')
     return "".join(shown_pairs)
 
 
+def _visible(character: str) -> str:
+    plain = character.isprintable() or unicodedata.category(character) == "Zs"
+    return character if plain else f"&#{ord(character)};"
+
+
 def _read_attributes(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, unescape(value)) for name, value in re.findall(r' ([a-z0-9_]+)="([^"\n]*)"', text))
+    return tuple((name, _ENTITY.sub(_character, value)) for name, value in _ATTRIBUTE.findall(text))
+
+
+_ATTRIBUTE = re.compile(r' ([a-z0-9_]+)="([^"\n]*)"')
 
 
 class _Reader:
@@ -235,7 +307,7 @@ class _Reader:
                 hints.append(self.hint())
                 self.skip(JOIN)
         if self.at < len(self.text):
-            raise self.broken("the end")
+            raise self.broken(Phrase("place.end"))
         return Prompt(static, tools, tuple(fences), tuple(hints))
 
     def trusted(self, stops: tuple[str, ...]) -> str:
@@ -260,7 +332,7 @@ class _Reader:
         closing = f"\n</{tag}>"
         end = self.text.find(closing, opening.end())
         if end < 0:
-            raise self.broken(f"the end of <{tag}>")
+            raise self.broken(f"</{tag}>")
         self.at = end + len(closing)
         (_, source), *attributes = _read_attributes(opening[3]) or (("source", ""),)
         return Fence(self.text[opening.end() : end], source, "layer" if kind == "layer" else "data", tuple(attributes))
@@ -268,7 +340,7 @@ class _Reader:
     def hint(self) -> Hint:
         opening = HINT_OPENING.match(self.text, self.at)
         if not opening:
-            raise self.broken("a system_hint")
+            raise self.broken("<system_hint …>")
         self.at = opening.end()
         (_, kind), *attributes = _read_attributes(opening[1]) or (("type", ""),)
         body, data = "", list[Fence]()
@@ -276,7 +348,7 @@ class _Reader:
             if self.skip("  "):
                 closing = self.text.find("\n</system_hint>", self.at)
                 if closing < 0:
-                    raise self.broken("the end of a system_hint")
+                    raise self.broken("</system_hint>")
                 inside = self.opening.search(self.text, self.at, closing + 1)  # no further: searches add up
                 end = inside.start() - 1 if inside else closing
                 body, self.at = self.text[self.at : end], end + 1
@@ -287,16 +359,11 @@ class _Reader:
             raise self.broken("</system_hint>")
         return Hint(kind, body, tuple(attributes), tuple(data))
 
-    def done(self) -> bool:
-        return self.at == len(self.text)
-
     def skip(self, text: str) -> bool:
         found = self.text.startswith(text, self.at)
         self.at += len(text) if found else 0
         return found
 
-    def broken(self, expected: str) -> PromptError:
-        return PromptError(
-            f"not a rendered prompt: expected {expected} at character {self.at}, found "
-            f"{shown(self.text[self.at : self.at + 40])}"
-        )
+    def broken(self, expected: str | Phrase) -> PromptError:
+        found = shown(self.text[self.at : self.at + 40])
+        return PromptError("prompt.not_rendered", expected=expected, position=self.at, found=found)

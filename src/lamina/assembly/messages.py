@@ -19,7 +19,8 @@ from lamina.assembly.tokens import (
 )
 from lamina.errors import MessageError, shown
 from lamina.ports import Count
-from lamina.types import AnyMessage, Dropped, Message
+from lamina.text.slices import utf8_size
+from lamina.types import AnyMessage, Dropped, Message, ToolOutput
 
 StartOn = Literal["user"] | None
 
@@ -54,10 +55,7 @@ class Messages(list[Message]):
 def tokens_before(history: Sequence[AnyMessage], end: int, count: Count) -> int:
     """Tokens of `history[:end]`, every message checked."""
     if len(history) < end:
-        raise MessageError(
-            f"the history had at least {end} messages when it was fitted and has {len(history)} now",
-            hint="ask for `dropped` before you change the history",
-        )
+        raise MessageError("history.changed", expected=end, count=len(history))
     each, tokens = per_message(count), 0
     for index in range(end):
         message = history[index]
@@ -75,7 +73,7 @@ def build_llm_messages(
     count_tokens: Count = estimate_message_tokens,
     start_on: StartOn = None,
 ) -> Messages:
-    """`[system, *history, current]` within a budget (seed 001).
+    """`[system, *history, current]` within a budget, as copies of what is handed in (seed 001).
 
     System and current always stay; of the history the longest legal suffix that fits (M3, M4, M7).
     """
@@ -83,7 +81,9 @@ def build_llm_messages(
     check_counter(count_tokens)
     check_start_on(start_on)
     if not isinstance(system_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError(f"system_prompt must be a string, not {type(system_prompt).__name__}")
+        raise MessageError(
+            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=shown(system_prompt)
+        )
     system = cast(Message, {"role": "system", "content": system_prompt})
     current = cast(Message, {"role": "user", "content": current_user_message})
     fixed = per_request(count_tokens) + 2 * per_message(count_tokens)
@@ -95,18 +95,32 @@ def build_llm_messages(
         fixed += content_tokens(current, count_tokens)
     history = check_history(history)
     start, used = longest_suffix(history, budget - fixed, count_tokens, start_on)
-    kept = cast(Sequence[Message], history[start:])
     return Messages(
-        [system, *kept, current],
+        [system, *map(_own_message, history[start:]), _own_message(current)],
         tokens=fixed + used,
         budget=budget,
         dropped=(start, lambda: tokens_before(history, start, count_tokens)),
     )
 
 
+def _own_message(message: AnyMessage) -> Message:
+    """A copy: changing it, or a part or a call in it, never changes what the caller handed in."""
+    is_plain = len(message) == 2 and isinstance(message["content"], str)  # nearly all are
+    return cast(Message, dict(message) if is_plain else _copy_nested(message))
+
+
+def _copy_nested(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _copy_nested(each) for name, each in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        copied = [_copy_nested(each) for each in cast("Sequence[object]", value)]
+        return copied if isinstance(value, list) else tuple(copied)
+    return value
+
+
 def check_start_on(start_on: object) -> None:
     if start_on not in (None, "user"):
-        raise MessageError(f"start_on must be None or 'user', not {shown(start_on)}")
+        raise MessageError("history.bad_start_on", value=shown(start_on))
 
 
 def check_history(history: object) -> Sequence[AnyMessage]:
@@ -115,7 +129,7 @@ def check_history(history: object) -> Sequence[AnyMessage]:
         return cast(Sequence[AnyMessage], history)
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
         found = cast(object, history)
-        raise MessageError(f"history must be a list of messages, not {type(found).__name__}: {shown(found)}")
+        raise MessageError("history.not_list", type=type(found).__name__, value=shown(found))
     return list(cast(Sequence[AnyMessage], history))
 
 
@@ -138,12 +152,14 @@ def longest_suffix(
                 if costs is not None:
                     used += costs[index]
                 elif seed_count:  # the seed's estimate written out: one call less for each message
-                    used += (len(content if content.isascii() else content.encode()) + 3) // 4
+                    used += ((len(content) if content.isascii() else utf8_size(content)) + 3) // 4
                 else:
                     used += text_tokens(content, count) + each
             else:
                 if costs is None:
                     check_message(message, f"history[{index}]")
+                if isinstance(content, ToolOutput):  # `assemble`, `Window` and `Ledger` have rendered it by now
+                    raise MessageError("history.unfenced_result", where=f"history[{index}]")
                 _match_calls(message, pending, index)
                 used += costs[index] if costs is not None else content_tokens(message, count) + each
         except (KeyError, TypeError, UnicodeEncodeError, MessageError) as error:
@@ -155,8 +171,7 @@ def longest_suffix(
     else:
         if pending:
             raise MessageError(
-                f"history[0] … holds the tool result {shown(pending[-1])} without the call it answers",
-                hint="keep the assistant message with its tool_calls, or leave the result out",
+                "history.result_without_call", where="history[0]", call=shown(pending[-1]), hint="history.keep_call"
             )
     return start, kept
 
@@ -179,20 +194,12 @@ def _match_calls(message: AnyMessage, pending: list[str], index: int) -> None:
     calls, results = [call["id"] for call in message.get("tool_calls") or ()], set(pending)
     missing = [call for call in calls if call not in results]
     if missing:
-        raise MessageError(
-            f"history[{index}] calls tool {shown(missing[0])} and no result follows it",
-            hint="add a tool message with that tool_call_id right after it, if need be one that says 'interrupted'",
-        )
+        raise MessageError("history.call_without_result", where=f"history[{index}]", call=shown(missing[0]))
     orphans = results.difference(calls)
     if orphans:
         first = next(result for result in reversed(pending) if result in orphans)
-        raise MessageError(
-            f"history[{index + 1}] … holds the tool result {shown(first)} without the call it answers",
-            hint="a tool message follows the assistant message whose tool_calls name its tool_call_id",
-        )
+        raise MessageError("history.result_without_call", where=f"history[{index + 1}]", call=shown(first))
     if len(pending) > len(calls):
         twice = next(result for result in pending if pending.count(result) > 1)
-        raise MessageError(
-            f"history[{index + 1}] … answers the tool call {shown(twice)} twice", hint="keep one result a call"
-        )
+        raise MessageError("history.second_result", where=f"history[{index + 1}]", call=shown(twice))
     pending.clear()

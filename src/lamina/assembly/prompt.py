@@ -8,6 +8,7 @@ from typing import get_args
 
 from lamina.assembly.tokens import check_text
 from lamina.errors import LayerError, shown
+from lamina.text.messages import LANGUAGES, Phrase
 from lamina.types import GROUPS, LAYERS, Lang, Layer, Trust
 
 JOIN = "\n\n"
@@ -20,17 +21,17 @@ HEADINGS: dict[str, dict[str, str]] = {
 
 GROUP_OF = {name: group for group, (names, _) in GROUPS.items() for name in names}
 
-MODE_HINTS: dict[str, str | None] = {
+MODE_HINTS = {
     "agent": "Mode: agent\nWork on the task step by step with the tools you have, and say what you did.",
     "plan": "Mode: plan\nOnly plan: say what you would do and in which order. Change nothing.",
-    "ask": None,
+    "ask": "Mode: ask\nAnswer the question directly. Do not begin work that was not asked for.",
 }
 
 
-def mode_hint(mode: str) -> str | None:
-    """The hint of a mode; `ask` has none (P4)."""
+def mode_hint(mode: str) -> str:
+    """The hint of a mode (P4)."""
     if mode not in MODE_HINTS:
-        raise LayerError(f"no mode named {shown(mode)}", hint="modes are agent, plan and ask")
+        raise LayerError("tool.no_such_mode", mode=shown(mode), known=list(MODE_HINTS), hint="tool.modes")
     return MODE_HINTS[mode]
 
 
@@ -61,16 +62,16 @@ def assemble_system_prompt(
     return JOIN.join(text for text in layers.values() if text and not text.isspace())
 
 
-def check_layer_text(text: object, where: str) -> None:
+def check_layer_text(text: object, where: str | Phrase) -> None:
     if not isinstance(text, str):
-        raise LayerError(f"{where} must be text, not {type(text).__name__}: {shown(text)}")
+        raise LayerError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
     check_text(text, where)
 
 
 def ordered(layers: Sequence[Layer]) -> list[Layer]:
     """The layers that have text, in the fixed order; those of one name keep the order they came in."""
     if isinstance(layers, str) or not isinstance(layers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError(f"layers must be a list of Layer, not {type(layers).__name__}: {shown(layers)}")
+        raise LayerError("layer.not_list", type=type(layers).__name__, value=shown(layers))
     for number, layer in enumerate(layers):
         _check_layer(layer, f"layers[{number}]")
     kept = [layer for layer in layers if layer.text and not layer.text.isspace()]
@@ -79,20 +80,20 @@ def ordered(layers: Sequence[Layer]) -> list[Layer]:
 
 def _check_layer(layer: Layer, where: str) -> None:
     if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError(f"{where} must be a Layer, not {type(layer).__name__}: {shown(layer)}")
+        raise LayerError("layer.not_layer", where=where, type=type(layer).__name__, value=shown(layer))
     if layer.name not in LAYERS:
-        raise LayerError(f"{where}: no layer named {shown(layer.name)}", hint=f"layers are {', '.join(LAYERS)}")
+        raise LayerError("layer.unknown_name", where=where, name=shown(layer.name), known=LAYERS)
     if layer.trust not in TRUSTS:  # a slip here would leave text from outside without its fence
-        raise LayerError(f"{where}: no trust named {shown(layer.trust)}", hint=f"trust is {', '.join(TRUSTS)}")
+        raise LayerError("layer.unknown_trust", where=where, name=shown(layer.trust), known=TRUSTS)
     if not isinstance(layer.source, str) or not isinstance(layer.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError(f"{where}: source and owner are text, not {shown(layer.source)} and {shown(layer.owner)}")
+        raise LayerError("layer.bad_origin", where=where, source=shown(layer.source), owner=shown(layer.owner))
     check_text(layer.source, f"{where}.source")
-    check_layer_text(layer.text, f"the layer {layer.name} from {layer.source}")
+    check_layer_text(layer.text, Phrase("place.layer", layer=layer.name, source=layer.source))
 
 
 def check_lang(lang: str) -> None:
-    if lang not in ("en", "zh"):
-        raise LayerError(f"no headings in the language {shown(lang)}", hint="languages are en and zh")
+    if lang not in LANGUAGES:
+        raise LayerError("layer.unknown_language", lang=shown(lang), known=LANGUAGES)
 
 
 def segment_opening(name: str, lang: Lang = "en") -> str:
@@ -110,12 +111,12 @@ def assemble_segments(
 ) -> str:
     """Static instructions, tool notes and runtime hints as one prompt (S1); the last two vanish when empty."""
     if isinstance(runtime_hints, str):
-        raise LayerError("runtime_hints must be a list of texts, not one text", hint="put it into a list")
+        raise LayerError("prompt.hints_not_list", where="runtime_hints")
     check_lang(lang)
     hints = JOIN.join(hint for hint in runtime_hints if hint and not hint.isspace())
     pieces = [static]
     pieces += [segment_opening("tools", lang) + tool_notes] if tool_notes and not tool_notes.isspace() else []
     pieces += [segment_opening("state", lang) + hints] if hints else []
     for text in pieces:
-        check_layer_text(text, "a segment of the prompt")
+        check_layer_text(text, Phrase("place.prompt_segment"))
     return JOIN.join(piece for piece in pieces if piece and not piece.isspace())

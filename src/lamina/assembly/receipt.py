@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lamina.errors import MessageError, shown
+from lamina.text.messages import Phrase
+from lamina.text.slices import SLICE_SIZE
 from lamina.types import Context, Receipt, Segment
 
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'
@@ -19,19 +22,24 @@ class Difference:
     """None when the requests are the same."""
     layer: str
     source: str
-    reason: str
+    reason: Phrase
     extends: bool
     """True when the second only adds to the first: nothing that was sent before has changed."""
     shared_tokens: int
     tokens_after: int
     """What a provider's prompt cache cannot serve of the second request."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        fields = {name: getattr(self, name) for name in Difference.__slots__}
+        return {**fields, "reason": self.reason.for_clients()}
+
     def __str__(self) -> str:
         if self.byte is None:
             return "the requests are the same, byte for byte"
         verb = "grows" if self.extends else "differs"
         return (
-            f"{verb} at byte {self.byte} in {self.layer} ({self.source}): {self.reason}; "
+            f"{verb} at byte {self.byte} in {self.layer} ({self.source}): {self.reason.text()}; "
             f"{self.shared_tokens} tokens shared, {self.tokens_after} follow"
         )
 
@@ -41,7 +49,7 @@ def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
     whole, a, b = _receipt(after), unmarked(_receipt(before)), unmarked(_receipt(after))
     byte = common_prefix(a.chunks, b.chunks)
     if byte == a.size == b.size:
-        return Difference(None, "", "", "nothing changed", False, b.tokens, 0)
+        return Difference(None, "", "", Phrase("reason.nothing_changed"), False, b.tokens, 0)
     segment = segment_at(b.segments, byte)
     extends = a.size - byte <= CLOSING
     shared = 0.0
@@ -53,7 +61,7 @@ def explain(before: Receipt | Context, after: Receipt | Context) -> Difference:
         elif other.start < byte:
             shared += other.tokens * (byte - other.start) / (other.end - other.start)
     tokens = int(shared)
-    segment, reason = (segment, "added to the end") if extends else _reason(a, b, byte, segment)
+    segment, reason = (segment, Phrase("reason.added")) if extends else _reason(a, b, byte, segment)
     place = byte if whole is b else marked_place(whole, b, byte)
     return Difference(place, segment.layer, segment.source, reason, extends, tokens, b.tokens - tokens)
 
@@ -74,7 +82,7 @@ def predicted_prefix(before: Receipt, after: Receipt, reported: int = 0) -> int:
 def _receipt(given: Receipt | Context) -> Receipt:
     found = given.receipt if isinstance(given, Context) else given
     if not isinstance(found, Receipt):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError(f"explain takes two receipts or contexts, not {shown(found)}")
+        raise MessageError("receipt.not_receipt", value=shown(found))
     return found
 
 
@@ -102,32 +110,28 @@ def marked_place(whole: Receipt, bare: Receipt, byte: int) -> int:
     return whole.size
 
 
-def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segment, str]:
+def _reason(a: Receipt, b: Receipt, byte: int, segment: Segment) -> tuple[Segment, Phrase]:
     """Whose change it is, and why."""
     if a.grammar != b.grammar:
-        return segment, f"the requests are of different grammars, {a.grammar} and {b.grammar}"
+        return segment, Phrase("reason.other_grammar", before=a.grammar, after=b.grammar)
     if a.layout != b.layout:
-        return segment, f"the layout changed from {a.layout} to {b.layout}"
+        return segment, Phrase("reason.other_layout", before=a.layout, after=b.layout)
     if a.epoch != b.epoch:
-        return segment, f"epoch {b.epoch} began: {b.epoch_reason}"
+        return segment, Phrase("reason.epoch_began", n=b.epoch, why=b.epoch_reason)
     old = segment_at(a.segments, byte)
     earlier = {(s.layer, s.source): s for s in a.segments if s.decision != "dropped"}
     now = {(s.layer, s.source) for s in b.segments if s.decision != "dropped"}
     known = earlier.get((segment.layer, segment.source))
     if segment.layer == "history" and b.dropped.count != a.dropped.count:
         change = b.dropped.count - a.dropped.count
-        return segment, (
-            f"the window was cut: {change} more messages dropped"
-            if change > 0
-            else f"there was room again: {-change} older messages are back"
-        )
+        return segment, Phrase("reason.more_dropped" if change > 0 else "reason.older_back", n=abs(change))
     if known and known.hash != segment.hash:
-        return segment, f"its text changed from {known.hash[:8]} to {segment.hash[:8]}"
+        return segment, Phrase("reason.text_changed", before=known.hash[:8], after=segment.hash[:8])
     if (old.layer, old.source) not in now:
-        return old, "it is gone from here"
+        return old, Phrase("reason.gone_here")
     if known is None or (old.layer, old.source) == (segment.layer, segment.source):
-        return segment, "it is new here"
-    return segment, f"it stands where {old.layer} ({old.source}) stood"
+        return segment, Phrase("reason.new_here")
+    return segment, Phrase("reason.moved_here", layer=old.layer, source=old.source)
 
 
 def common_prefix(a: Iterable[bytes], b: Iterable[bytes]) -> int:
@@ -138,17 +142,18 @@ def common_prefix(a: Iterable[bytes], b: Iterable[bytes]) -> int:
     while True:
         x = x or memoryview(next((chunk for chunk in left if chunk), b""))
         y = y or memoryview(next((chunk for chunk in right if chunk), b""))
-        size = min(len(x), len(y))
+        size = min(len(x), len(y), SLICE_SIZE)
         if not size:
             return shared
-        if x[:size] != y[:size]:
-            return shared + _first_difference(x, y, size)
+        head, other = bytes(x[:size]), bytes(y[:size])  # two views are compared item by item
+        if head != other:
+            return shared + _first_difference(head, other)
         shared += size
         x, y = x[size:], y[size:]
 
 
-def _first_difference(x: memoryview, y: memoryview, size: int) -> int:
-    low, high = 0, size
+def _first_difference(x: bytes, y: bytes) -> int:
+    low, high = 0, len(x)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if x[low:middle] == y[low:middle] else (low, middle)
@@ -165,5 +170,5 @@ def segment_at(segments: Iterable[Segment], byte: int) -> Segment:
         if segment.end > byte:
             break
     if found is None:
-        raise ValueError("a receipt without a segment that has bytes")
+        raise MessageError("receipt.no_bytes")
     return found

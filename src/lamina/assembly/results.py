@@ -1,10 +1,15 @@
-"""A tool's output as the model gets it: fenced, of bounded length, with a hint when something is missing (S6)."""
+"""A tool's output as the model gets it: of bounded length, fenced, with a hint when something is missing (S6).
+
+Every result is fenced where it enters a request, whatever it looks like. Hints stand outside of the fence, and only
+those that lamina itself put beside the text (`ToolOutput`), never those that the text holds.
+"""
 
 import re
 import unicodedata
 
-from lamina.assembly.fences import ATTRIBUTES, DEFAULT_MARK, Fence, Hint
+from lamina.assembly.fences import ATTRIBUTES, Fence, Hint
 from lamina.errors import ToolError, shown
+from lamina.types import AnyMessage, OutcomeState, ResultHint, ToolOutput
 
 MAX_CHARS = 8_000
 ADVICE = "Only the beginning is shown. Ask for less, for example with a narrower query."
@@ -14,32 +19,42 @@ JAMO = frozenset(map(chr, range(0x1160, 0x1200)))
 
 
 def tool_result(
-    output: str, *, tool: str, max_chars: int = MAX_CHARS, advice: str = ADVICE, mark: str = DEFAULT_MARK
-) -> str:
+    output: str, *, tool: str, max_chars: int = MAX_CHARS, advice: str = ADVICE, state: OutcomeState = "done"
+) -> ToolOutput:
     """The content of a tool message. Output over `max_chars` is cut at a character people see as one."""
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError(f"max_chars must be a whole number of at least 1, not {shown(max_chars)}")
+        raise ToolError("tool.bad_max_chars", tool=tool, value=shown(max_chars))
     if not isinstance(output, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError(f"the output of {tool} must be text, not {type(output).__name__}: {shown(output)}")
+        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=shown(output))
     shown_part = clip(output, max_chars)
-    fenced = Fence(shown_part, f"tool:{tool}").render(mark)
     if len(shown_part) == len(output):
-        return fenced
+        return ToolOutput(output, tool, state=state)
     attributes = (
         ("tool", tool),
         ("reason", "too_long"),
         ("actual_chars", str(len(output))),
         ("max_chars", str(max_chars)),
     )
-    return f"{fenced}\n{Hint('tool_output_omitted', advice, attributes).render(mark)}"
+    return ToolOutput(shown_part, tool, (ResultHint("tool_output_omitted", advice, attributes),), state)
 
 
-def output_of(content: str) -> str:
-    """What a tool said, out of the content that `tool_result` made of it; anything else stays as it is."""
-    found = _FENCED.match(content)
-    if not found:
-        return content
-    return found["text"] + ("\n…" if '"tool_output_omitted"' in content[found.end() :] else "")
+def render_result(content: str, mark: str) -> str:
+    """A result as it is sent: fenced, and behind the fence the hints that lamina put beside it."""
+    tool, hints = (content.tool, content.hints) if isinstance(content, ToolOutput) else ("", ())
+    fenced = Fence(str(content), f"tool:{tool}" if tool else "tool").render(mark)
+    return "\n".join([fenced, *(Hint(hint.type, hint.body, hint.attributes).render(mark) for hint in hints)])
+
+
+def said_by_tool(text: str, message: AnyMessage) -> str:
+    """What a tool said, of a stored result, for people to read. 0.1.0 stored results with their fences."""
+    content = message["content"]
+    if isinstance(content, ToolOutput):
+        cut = any(hint.type == "tool_output_omitted" for hint in content.hints)
+    elif found := _FENCED.match(text):
+        text, cut = found["text"], '"tool_output_omitted"' in text[found.end() :]
+    else:
+        cut = False
+    return f"{text}\n…" if cut else text
 
 
 _FENCED = re.compile(rf"<(?P<tag>data-[a-z0-9]+(?:\.[0-9]+\.)?){ATTRIBUTES}>\n(?P<text>.*?)\n</(?P=tag)>", re.DOTALL)

@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lamina.errors import LayerError, shown
+from lamina.text.messages import NOTHING, Phrase
 from lamina.types import Fate, Layer, Share
 
 GIVES_WAY = ("collected", "summary", "memory", "context", "session", "skill", "scenario")
 """Who gives way, in this order; all others always stay. Trusted layers never go before untrusted ones."""
 HISTORY = "history"
 FULL, SHORT, TITLE, OUT = range(4)
-RUNGS = ("full", "short form", "title only", "left out")
+LEFT_OUT = "reason.left_out"
+RUNGS = ("", "reason.short_form", "reason.title_only", LEFT_OUT)
+OVER_BUDGET = Phrase("reason.over_budget")
 
 
 class Fitted(NamedTuple):
@@ -24,16 +27,16 @@ class Fitted(NamedTuple):
 
     layer: Layer
     decision: Fate = "kept"
-    reason: str = ""
+    reason: Phrase = NOTHING
 
 
 def check_shares(shares: Mapping[str, Share]) -> None:
     known = (*GIVES_WAY, HISTORY)
     for name, share in shares.items():
         if name not in known:
-            raise LayerError(f"the layer {shown(name)} has no share", hint=f"shares are for {', '.join(known)}")
+            raise LayerError("layer.no_share", name=shown(name), known=known)
         if not isinstance(share, Share):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise LayerError(f"the share of {name} is {shown(share)}", hint="Share(least=0.0, most=0.15)")
+            raise LayerError("layer.bad_share", name=name, value=shown(share))
 
 
 def fit_layers(
@@ -51,7 +54,7 @@ def fit_layers(
     """
     ladder = _Ladder(layers, cost)
     for name, share in shares.items():
-        why = f"{name} may take {share.most:.0%} of the budget"
+        why = Phrase("reason.over_share", layer=name, share=f"{share.most:.0%}")
         while (
             ladder.spent(name)
             and ladder.spent(name) + heading(name) > share.most * budget
@@ -61,7 +64,7 @@ def fit_layers(
     room -= sum(heading(name) for name in dict.fromkeys(layer.name for layer in layers))
     for name in GIVES_WAY:
         least = shares.get(name, Share()).least * budget
-        while ladder.total > room and ladder.step(name, least, "over the budget"):
+        while ladder.total > room and ladder.step(name, least, OVER_BUDGET):
             pass
     return ladder.fitted()
 
@@ -73,7 +76,7 @@ class _Ladder:
         self.layers = layers
         self.forms: list[tuple[Layer | None, ...]] = [(layer, *_shorter(layer), None) for layer in layers]
         self.rungs = [FULL] * len(layers)
-        self.why = [""] * len(layers)
+        self.why = [OVER_BUDGET] * len(layers)
         self._cost = cost
         self.costs = [cost(layer) for layer in layers]
         self.total = sum(self.costs)
@@ -90,7 +93,7 @@ class _Ladder:
     def spent(self, name: str) -> int:
         return self._spent.get(name, 0)
 
-    def step(self, name: str, least: float, why: str) -> bool:
+    def step(self, name: str, least: float, why: Phrase) -> bool:
         """One layer of this name one rung down; False when none can go without the name falling below `least`."""
         ahead = self._ahead.get(name, [])
         while ahead:
@@ -115,10 +118,10 @@ class _Ladder:
         for number, layer in enumerate(self.layers):
             rung = self.rungs[number]
             form = self.forms[number][rung]
-            reason = f"{RUNGS[rung]}: {self.why[number]}"
             if rung == FULL:
                 found.append(Fitted(layer))
             else:
+                reason = Phrase(RUNGS[rung], why=self.why[number])
                 found.append(Fitted(form or layer, "degraded" if form else "dropped", reason))
         return found
 

@@ -4,7 +4,6 @@ Counters are plain functions from text to tokens. What a counter knows about cha
 (`per_message`, `per_request`, `tools`) is read from it where it has that, and is 0 where it has not.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,39 +13,37 @@ from typing import Any
 from lamina.assembly.images import image_tokens
 from lamina.errors import BudgetError, CounterError, MessageError, shown, surrogate_error
 from lamina.ports import Count
+from lamina.text.messages import Phrase
+from lamina.text.slices import utf8_size, write_json
 from lamina.types import AnyMessage, AnyTool
 
 
 def estimate_message_tokens(text: str) -> int:
     """A quarter of the UTF-8 bytes, rounded up; 0 for no text (M1). Fast and rough: JSON and code come out too low."""
     try:
-        return (len(text) + 3) // 4 if text.isascii() else (len(text.encode()) + 3) // 4
+        return (utf8_size(text) + 3) // 4
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, "text") from None
     except AttributeError:
-        raise MessageError(f"text must be a string, not {type(text).__name__}: {shown(text)}") from None
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
 
 
-def check_text(text: str, where: str) -> None:
+def check_text(text: str, where: str | Phrase) -> None:
     """Refuse text that cannot be sent as UTF-8."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise surrogate_error(text, error, where) from None
+    try:
+        utf8_size(text)
+    except UnicodeEncodeError as error:
+        raise surrogate_error(text, error, where) from None
 
 
 def check_budget(budget: object, name: str = "max_token_budget") -> float:
     """A budget is a finite number of at least 0 (M5); anything else is refused with its value."""
     if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise BudgetError(
-            f"{name} must be a number of tokens, not {type(budget).__name__}: {shown(budget)}",
-            hint="give an integer such as 8000",
-        )
+        raise BudgetError("budget.not_number", name=name, type=type(budget).__name__, value=shown(budget))
     if isinstance(budget, float) and not math.isfinite(budget):
-        raise BudgetError(f"{name} must be finite, not {budget!r}", hint="give an integer such as 8000")
+        raise BudgetError("budget.not_finite", name=name, value=shown(budget))
     if budget < 0:
-        raise BudgetError(f"{name} must be at least 0, not {shown(budget)}", hint="give an integer such as 8000")
+        raise BudgetError("budget.negative", name=name, value=shown(budget))
     return budget
 
 
@@ -59,10 +56,7 @@ def counter_name(count: Count) -> str:
 def check_count(value: object, count: Count) -> int:
     """A counter's answer must be a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CounterError(
-            f"the counter {counter_name(count)!r} gave {shown(value)}, not a whole number of at least 0",
-            hint="a counter takes text and returns an int",
-        )
+        raise CounterError("counter.bad_count", name=shown(counter_name(count)), value=shown(value))
     return value
 
 
@@ -117,22 +111,19 @@ def tool_tokens(tools: Sequence[AnyTool], count: Count) -> int:
 def compact(value: object) -> str:
     """JSON without spaces, Unicode as it is: the one form in which lamina writes JSON."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        if not text.isascii():
-            text.encode()
+        text = write_json(value)
+        utf8_size(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise MessageError(f"{shown(value)} cannot be written as JSON: {shown(str(error))}") from None
+        raise MessageError("value.not_json", value=shown(value), why=shown(str(error))) from None
     return text
 
 
 def check_counter(count: object) -> None:
     if not callable(count):
-        raise CounterError(
-            f"a counter is a function from text to tokens, not {shown(count)}", hint="see exact_counter()"
-        )
+        raise CounterError("counter.not_callable", value=shown(count))
 
 
-LEAST = 0.75
+MIN_FACTOR = 0.75
 """The seed's estimate is at most this much too high for plain English; anything lower is a report of something else."""
 
 
@@ -151,13 +142,13 @@ class Calibration:
 
     @property
     def factor(self) -> float:
-        return max(LEAST, self.reported / self.estimated) if self.estimated else 1.0
+        return max(MIN_FACTOR, self.reported / self.estimated) if self.estimated else 1.0
 
     def observe(self, *, estimated: int, reported: int) -> "Calibration":
         """Take in one request: what we estimated and what the provider says it was."""
         for name, value in (("estimated", estimated), ("reported", reported)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- comes from a provider's JSON
-                raise CounterError(f"{name} tokens must be a whole number of at least 0, not {shown(value)}")
+                raise CounterError("counter.bad_usage", name=name, value=shown(value))
         if not estimated or not reported:
             return self
         bounded = min(max(reported, estimated / 4), estimated * 4)

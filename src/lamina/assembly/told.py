@@ -5,30 +5,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lamina.assembly.entries import Entry, Head
-from lamina.assembly.shares import Fitted
+from lamina.assembly.entries import THIS_TURN, Entry, Head
+from lamina.assembly.shares import LEFT_OUT, Fitted
+from lamina.text.messages import Phrase
 from lamina.types import Layer, text_hash
 
 Key = tuple[str, str]
 """A layer's name and source."""
 
 
-class Told(NamedTuple):
-    """What was said of a layer in front of a message, and why: it was added, is replaced, is gone, or comes again."""
+class LayerUpdate(NamedTuple):
+    """What was said of a layer in front of a message, and why: it was added, is replaced, is gone, comes again, or is
+    for one turn alone."""
 
     change: str
     layer: Layer
-    reason: str
+    reason: Phrase
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LedgerSnapshot:
     """The last request in the fewest words: with the log it was made of, it can be built again, byte for byte."""
 
     epoch: int
-    reason: str
+    reason: Phrase
     head: tuple[Fitted, ...]
-    told: Mapping[int, tuple[Told, ...]]
+    told: Mapping[int, tuple[LayerUpdate, ...]]
     """What stood in front of which message of the log."""
     start: int
     size: int
@@ -45,23 +47,17 @@ def is_known(known: Layer | None, layer: Layer) -> bool:
     return known is not None and known.trust == layer.trust and known.text in forms
 
 
-LEFT_OUT = "left out: "
-"""The reason of what is known to be gone begins so; of all else that was skipped nobody knows."""
+def was_skipped(name: str, skipped: Mapping[str, Phrase]) -> bool:
+    """Is it unknown what is in this layer now? What was left out is known to be gone."""
+    return any(source.partition(":")[0] == name and why.code != LEFT_OUT for source, why in skipped.items())
 
 
-def was_skipped(name: str, skipped: Mapping[str, str]) -> bool:
-    """Could nobody say what is in this layer now?"""
-    return any(
-        source.partition(":")[0] == name and not why.startswith(LEFT_OUT) for source, why in skipped.items()
-    )  # fmt: skip
-
-
-def take_in(seen: dict[Key, Layer], told: Sequence[Told]) -> None:
+def take_in(seen: dict[Key, Layer], told: Sequence[LayerUpdate]) -> None:
     """What the model knows once it was told this."""
     for change, layer, _ in told:
         if change == "removed":
             seen.pop(key_of(layer), None)
-        elif change != "again":
+        elif change not in ("again", THIS_TURN):
             seen[key_of(layer)] = layer
 
 

@@ -5,10 +5,12 @@ Within a turn each request extends the one before, so only what it adds is writt
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from lamina.errors import MessageError, shown
-from lamina.types import Dropped, Receipt, Segment, text_hash
+from lamina.text.messages import Phrase
+from lamina.text.slices import decode_text, encode_text
+from lamina.types import Dropped, Receipt, Segment, Trigger, text_hash
 
 FORM = 1
 PLAIN = ("hash", "size", "tokens", "budget", "over_budget", "counter", "grammar", "layout", "epoch", "epoch_reason")
@@ -29,11 +31,11 @@ class Trace:
     def add(self, receipt: Receipt) -> None:
         payload, rows = receipt.payload, list[list[Any]]()
         for segment in receipt.segments:
-            tile = payload[segment.start : segment.end].decode()
+            tile = decode_text(payload[segment.start : segment.end])
             name = text_hash(tile) if tile else ""
             if tile:
                 self.texts[name] = tile
-            rows.append([*segment[:9], name])
+            rows.append([*segment[:8], segment.reason.to_json(), name])
         pairs = zip(self._last, rows, strict=False)
         same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(self._last), len(rows)))
         self.requests.append({**receipt.summary(), "same": same, "segments": rows[same:]})
@@ -62,22 +64,22 @@ def unpack(trace: Mapping[str, Any], texts: Mapping[str, str]) -> list[Receipt]:
         rows = [*rows[: request["same"]], *request["segments"]]
         segments, chunks, at = list[Segment](), list[bytes](), 0
         for row in rows:
-            chunk = texts[row[9]].encode() if row[9] else b""
-            segments.append(Segment._make([*row[:9], at, at + len(chunk)]))
+            chunk = encode_text(texts[row[9]]) if row[9] else b""
+            segments.append(Segment._make([*row[:8], Phrase.from_json(row[8]), at, at + len(chunk)]))
             chunks.append(chunk)
             at += len(chunk)
         plain = {name: request[name] for name in PLAIN if name not in ("hash", "size")}
-        receipt = Receipt(tuple(segments), tuple(chunks), dropped=Dropped(**request["dropped"]), **plain)
+        triggers = tuple(code for code in request.get("triggers", ()) if code in get_args(Trigger))
+        plain["epoch_reason"] = Phrase.from_json(plain["epoch_reason"])
+        dropped = Dropped(**request["dropped"])
+        receipt = Receipt(tuple(segments), tuple(chunks), dropped=dropped, triggers=triggers, **plain)
         if receipt.hash != request["hash"]:
-            raise MessageError(
-                f"request {number} has the hash {receipt.hash[:12]}, {request['hash'][:12]} was sent",
-                hint="the store was changed by something else than lamina: see lamina store verify",
-            )
+            raise MessageError("trace.wrong_hash", number=number, hash=receipt.hash[:12], expected=request["hash"][:12])
         receipts.append(receipt)
     return receipts
 
 
 def _requests(trace: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     if trace.get("form") != FORM or "requests" not in trace:
-        raise MessageError(f"no trace of a request is kept here: {shown(dict(trace))}", hint="the turn was not sent")
+        raise MessageError("trace.unknown_form", value=shown(dict(trace)))
     return trace["requests"]

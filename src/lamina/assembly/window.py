@@ -12,8 +12,9 @@ from typing import Any, cast
 from lamina.assembly.checks import check_message
 from lamina.assembly.context import build_context
 from lamina.assembly.entries import Entry, as_current, build_head, history_entry, left_out, own_copy
-from lamina.assembly.fences import DEFAULT_MARK, check_mark
+from lamina.assembly.fences import check_mark, holds_mark
 from lamina.assembly.messages import Messages, StartOn, check_start_on
+from lamina.assembly.shares import OVER_BUDGET
 from lamina.assembly.tokens import (
     Calibration,
     check_budget,
@@ -27,6 +28,7 @@ from lamina.assembly.tokens import (
 )
 from lamina.errors import BudgetError, MessageError, OpenCallsError, shown
 from lamina.ports import Count
+from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Message
 
 
@@ -35,7 +37,7 @@ def check_low_water(low_water: object) -> float | None:
     if low_water is None:
         return None
     if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water <= 1:
-        raise BudgetError(f"low_water must be a share between 0 and 1, not {shown(low_water)}", hint="0.5 is usual")
+        raise BudgetError("budget.bad_low_water", value=shown(low_water))
     return float(low_water)
 
 
@@ -58,21 +60,17 @@ class CallTracker:
         if message["role"] == "tool":
             call = message["tool_call_id"]
             if call not in self.open:
-                raise MessageError(
-                    f"{where} is the tool result {shown(call)} without a call that waits for it",
-                    hint=f"waiting: {', '.join(map(shown, self.open))}" if self.open else "no call is waiting",
-                )
+                waiting = [*map(shown, self.open)]
+                hint = "" if waiting else "call.none_waiting"
+                raise MessageError("call.unexpected_result", where=where, call=shown(call), waiting=waiting, hint=hint)
             del self.open[call]
             return
         self.check(where)
         self.open = {call["id"]: None for call in message.get("tool_calls") or ()}
 
-    def check(self, where: str) -> None:
+    def check(self, where: str | Phrase) -> None:
         if self.open:
-            raise OpenCallsError(
-                f"{where} comes while the tool call {shown(next(iter(self.open)))} waits for its result",
-                hint="append a tool message for it, if need be one that says 'interrupted'",
-            )
+            raise OpenCallsError("call.still_open", where=where, call=shown(next(iter(self.open))))
 
 
 class Window:
@@ -93,7 +91,7 @@ class Window:
         low_water: float | None = None,
         start_on: StartOn = None,
         owner: str | None = None,
-        mark: str = DEFAULT_MARK,
+        mark: str | None = None,
         lang: Lang = "en",
     ) -> None:
         self.budget = check_budget(budget, "budget")
@@ -101,10 +99,9 @@ class Window:
         check_start_on(start_on)
         check_counter(count)
         layers = [Layer("identity", system, "system")] if isinstance(system, str) else system
-        check_mark(mark)
-        self._head = build_head(layers, tools, count=count, owner=owner, mark=mark, lang=lang)
+        self._mark = check_mark(mark)
+        self._head = build_head(layers, tools, count=count, owner=owner, mark=self._mark, lang=lang)
         self._count, self._start_on, self._owner = count, start_on, owner
-        self._mark = f"-{mark}"
         self._seed_count = count is estimate_message_tokens
         self._each, self._once = per_message(count), per_request(count)
         self._calls = CallTracker()
@@ -136,23 +133,23 @@ class Window:
         try:
             role, content = message["role"], message["content"]
             plain = type(content) is str and len(message) == 2 and (role == "user" or role == "assistant")
-            plain = plain and ("<" not in content or self._mark not in content)
+            plain = plain and not holds_mark(content, self._mark)
         except (KeyError, TypeError):
             role, content, plain = "", "", False
         if plain and not self._calls.open:
             if not self._seed_count:
-                check_text(content, f"message {position}")
+                check_text(content, f"messages[{position}]")
             cost = self._count(content) if self._seed_count else check_count(self._count(content), self._count)
             own = cast(Message, {"role": role, "content": content})
         else:
-            check_message(message, f"message {position}")
+            check_message(message, f"messages[{position}]")
             role = message["role"]
-            own = own_copy(message, self._mark[1:])
+            own = own_copy(message, self._mark)
             self._nested = position
             cost = content_tokens(own, self._count)
         safe = role != "tool"
         if not plain or self._calls.open:
-            self._calls.take(own, f"message {position}")
+            self._calls.take(own, f"messages[{position}]")
         if safe and (self._start_on is None or role == self._start_on):
             self._cuts.append(position)
         if role == "user":
@@ -179,7 +176,7 @@ class Window:
     def observe(self, reported_tokens: int) -> None:
         """Correct the estimate by the prompt tokens, cached ones included, that a provider reports for the last one."""
         if not self._fitted:
-            raise MessageError("nothing has been fitted yet that usage could be reported for", hint="call fit() first")
+            raise MessageError("window.nothing_fitted")
         self._calibration = self._calibration.observe(estimated=self._fitted, reported=reported_tokens)
         self._factor = self._calibration.factor
 
@@ -214,7 +211,7 @@ class Window:
         entries = cast("list[Entry]", self._entries[begin:])
         turn = self._turn - self._start
         entries[turn:] = [as_current(entry) for entry in entries[turn:]]
-        why = "over the budget" if self.low_water is None else f"cut to {self.low_water:.0%} of the budget"
+        why = OVER_BUDGET if self.low_water is None else Phrase("reason.cut_to", share=f"{self.low_water:.0%}")
         gone = left_out(self.dropped, self.tokens, self._budget, self._count, why)
         return build_context(
             self._head,
@@ -233,9 +230,9 @@ class Window:
 
     def _cut(self) -> None:
         if self._calls.open:
-            self._calls.check("the request")
+            self._calls.check(Phrase("place.request"))
         if self._turn < 0:
-            raise MessageError("there is no user message to answer", hint="append one first")
+            raise MessageError("message.nothing_to_answer", hint="message.append_one")
         if self._start_on and self._cuts and self._cuts[0] > self._start:
             self._drop_to(self._cuts[0])  # what came before the first message that may open the history
         if self.tokens <= self._budget:

@@ -16,6 +16,8 @@ from lamina.assembly.grammar import validate
 from lamina.assembly.prompt import JOIN
 from lamina.assembly.tokens import compact
 from lamina.errors import MessageError, shown
+from lamina.text.messages import Phrase
+from lamina.text.slices import decode_text, encode_text, read_json, slices
 from lamina.types import Context, Grammar, Message, Receipt, Segment, Span
 
 GRAMMARS: tuple[Grammar, ...] = ("openai", "anthropic", "gemini")
@@ -45,7 +47,7 @@ class Tiles:
         self._lead += text
 
     def add(self, segment: Segment, text: str) -> None:
-        chunk = (self._lead + text).encode()
+        chunk = encode_text(self._lead + text)
         self._lead, begin = "", self._end
         self._end += len(chunk)
         self.chunks.append(chunk)
@@ -57,7 +59,7 @@ class Tiles:
         if self._lead:
             self._lead += text
             return
-        chunk = text.encode()
+        chunk = encode_text(text)
         self.chunks[-1] += chunk
         self._end += len(chunk)
         self.segments[self._last] = placed(self.segments[self._last], self.segments[self._last].start, self._end)
@@ -99,27 +101,29 @@ def placed(segment: Segment, start: int, end: int) -> Segment:
 
 def quoted(text: str) -> str:
     """The inside of a JSON string."""
-    return encode_basestring(text)[1:-1]
+    return "".join(encode_basestring(piece)[1:-1] for piece in slices(text))
 
 
 def encode(context: Context, grammar: Grammar = "openai") -> Receipt:
     """The request of one grammar as bytes, and where each of them came from."""
     if grammar not in GRAMMARS:
-        raise MessageError(f"no grammar named {shown(grammar)}", hint=f"grammars are {', '.join(GRAMMARS)}")
+        raise MessageError("grammar.unknown", name=shown(grammar), known=GRAMMARS)
     if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError(f"a request is rendered from a Context, not from {shown(context)}", hint="see assemble()")
+        raise MessageError("request.not_a_context", value=shown(context))
     if grammar == context.receipt.grammar:
         return context.receipt
     left_out = [s for s in context.receipt.segments if s.decision == "dropped" and s.layer == "history"]
-    sent: dict[str, Any] = json.loads(context.receipt.payload)  # what was proven, whatever became of the messages since
+    sent: dict[str, Any] = read_json(
+        decode_text(context.receipt.payload)
+    )  # what was proven, whatever became of the messages since
     context = replace(context, messages=sent["messages"], tools=sent.get("tools", []))
     tools = context.receipt.segments[: len(context.tools)]
     tiles = Tiles()
     write = _anthropic if grammar == "anthropic" else _gemini
     write(tiles, context, tools, left_out)
-    problems = validate(json.loads(b"".join(tiles.chunks)), grammar)
+    problems = validate(read_json(decode_text(b"".join(tiles.chunks))), grammar)
     if problems:
-        raise MessageError(f"{grammar} would refuse this request: {problems[0]}")
+        raise MessageError("grammar.refuses", grammar=grammar, problem=problems[0])
     return replace(
         context.receipt,
         segments=tuple(tiles.segments),
@@ -137,7 +141,7 @@ def render(context: Context, grammar: Grammar = "openai") -> dict[str, Any]:
 def openai_chunks(message: Message, spans: Spans) -> tuple[bytes, ...]:
     """A comma and a message's JSON in OpenAI's form, cut into one chunk for each span."""
     if len(spans) == 1:
-        return (f",{compact(message)}".encode(),)
+        return (encode_text(f",{compact(message)}"),)
     content = message["content"]
     tiles = Tiles()
     tiles.open(f',{{"role":"{message["role"]}","content":')
@@ -179,8 +183,8 @@ def _parted(context: Context, grammar: str) -> tuple[Spans, list[Segment], Seque
         system += tuple(_apart(span) for span in spans[:1]) + spans[1:] if system else spans
     first = next((i for i, (message, spans) in enumerate(pairs) if _speaks(message, spans)), None)
     if first is None:
-        raise MessageError(f"{grammar} refuses a request without words of a user", hint="the user's message is empty")
-    reason = f"comes before the first words of the user, where {grammar} begins"
+        raise MessageError("grammar.no_user_text", grammar=grammar)
+    reason = Phrase("reason.before_first_user", grammar=grammar)
     gone = [span.segment._replace(decision="dropped", reason=reason) for _, spans in pairs[:first] for span in spans]
     return system, gone, pairs[first:]
 
@@ -270,7 +274,7 @@ def _write_turn(tiles: Tiles, opening: str, runs: Runs, grammar: str) -> None:
             tiles.add(segment, ",".join(map(compact, blocks)))
             written += 1
         else:
-            reason = f"no text in it, and {grammar} refuses empty messages"
+            reason = Phrase("reason.empty_message", grammar=grammar)
             tiles.notes([segment._replace(decision="dropped", reason=reason)])
     tiles.close("]}")
 
@@ -398,8 +402,5 @@ def _mime_type(url: str) -> str:
     ending = url.partition("?")[0].rpartition(".")[2].lower()
     kind = {"png": "png", "webp": "webp", "gif": "gif", "jpg": "jpeg", "jpeg": "jpeg"}.get(ending)
     if kind is None:
-        raise MessageError(
-            f"gemini must be told what kind of picture {shown(url)} is, and its address does not say",
-            hint="hand it in as data:image/png;base64,…",
-        )
+        raise MessageError("part.unknown_picture_type", value=shown(url))
     return f"image/{kind}"

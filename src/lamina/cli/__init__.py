@@ -8,6 +8,10 @@ import sys
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; an error of the user's is shown in two lines, and Ctrl-C in none, however early it comes."""
     try:
+        if arguments is None:  # this is a process of ours, and not a call from somebody else's
+            from lamina.settings.environment import hide_environment
+
+            hide_environment()
         return _main(arguments)
     except KeyboardInterrupt:
         return 130
@@ -24,7 +28,7 @@ def _main(arguments: list[str] | None) -> int:
         import typer  # noqa: F401  # pyright: ignore[reportUnusedImport] -- only to see whether the extra is there
     except ImportError:
         print("lamina: the commands need the extra `app`.", file=sys.stderr)
-        print("next: pip install 'lamina[app]', in a clone pip install '.[app]'", file=sys.stderr)
+        print("next: pip install 'lamina-context[app]', in a clone pip install '.[app]'", file=sys.stderr)
         return 1
     from lamina.cli.root import run
 

@@ -14,48 +14,48 @@ import typer
 
 from lamina.app.app import App
 from lamina.app.traces import requests_of
-from lamina.cli.chat_commands import Desk, Leave, Switch, choices, obey, over
+from lamina.cli.call import Call, Commands, check_store, flag, option, warn_of_rules
+from lamina.cli.chat_commands import ChatState, Leave, SwitchModel, choices, over_budget, run_command
 from lamina.cli.chat_view import TurnView
-from lamina.cli.common import SHORT, Say, check_store, option, warn_of_rules
+from lamina.cli.common import short_id
+from lamina.cli.say import Say, visible
 from lamina.cli.screen import Screen
 from lamina.cli.talk import (
-    begin,
     interrupts,
     plain_turn,
-    refuser,
-    run_until_told,
-    take_up,
+    print_error,
+    refuse_calls,
+    report_end,
+    resume_session,
+    run_until_terminated,
+    start_session,
     talk_settings,
-    tell_end,
-    tell_error,
-    tell_over,
+    warn_over_budget,
 )
-from lamina.cli.texts import visible
 from lamina.errors import InputError, LaminaError
 from lamina.records import Session
 from lamina.settings import Settings, state_folder
 
-MAX_LINE = 4 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
+COMMANDS = Commands("chat", examples=True)
 
 
-def add_chat(app: typer.Typer, say: Say) -> None:
-    def chat(
-        resume: Annotated[str | None, option(say, "chat.resume", "--resume", "-r", metavar="ID")] = None,
-        mode: Annotated[str | None, option(say, "mode")] = None,
-        model: Annotated[str | None, option(say, "model")] = None,
-        workspace: Annotated[Path | None, option(say, "chat.workspace", "--workspace")] = None,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = talk_settings(user, store, model, workspace, mode)
-        if resume:
-            check_store(settings)
-        warn_of_rules(say, settings)
-        work = _on_terminal if on_terminal() else _piped
-        if code := run_until_told(work(say, settings, resume, mode)):
-            raise typer.Exit(code)
-
-    app.command("chat", help=say["chat.help"], epilog=say["chat.examples"])(chat)
+@COMMANDS.single()
+def chat(
+    call: Call,
+    resume: Annotated[str | None, option("chat.resume", "--resume", "-r", metavar="ID")] = None,
+    mode: Annotated[str | None, option("mode")] = None,
+    model: Annotated[str | None, option("model")] = None,
+    workspace: Annotated[Path | None, option("chat.workspace", "--workspace")] = None,
+    verbose: Annotated[bool, flag("chat.verbose", "--verbose")] = False,
+) -> None:
+    settings = talk_settings(call, model, workspace, mode, verbose)
+    if resume:
+        check_store(settings)
+    warn_of_rules(call.say, settings, by_session=True)
+    work = _on_terminal if on_terminal() else _piped
+    if code := run_until_terminated(work(call.say, settings, resume, mode)):
+        raise typer.Exit(code)
 
 
 def on_terminal() -> bool:
@@ -77,50 +77,50 @@ async def _on_terminal(say: Say, settings: Settings, resume: str | None, mode: s
 async def _talks(say: Say, settings: Settings, resume: str | None, mode: str | None) -> int:
     """One talk after another: another model is another app over the same store."""
     screen, before, session = Screen(), settings, None
-    desk: Desk | None = None
+    chat: ChatState | None = None
     while True:
         async with AsyncExitStack() as stack:
             try:
-                with screen.console.status(say["chat.opening"], spinner_style="cyan"):
+                with screen.console.status(say("cli.chat.opening"), spinner_style="cyan"):
                     app = await stack.enter_async_context(App.open(settings=settings))
             except LaminaError as error:
-                if desk is None or settings is before:
+                if chat is None or settings is before:
                     raise
-                desk.complain(error)
+                chat.show_error(error)
                 settings = before
                 continue
-            if desk is None:
-                session = await take_up(app, resume, mode) if resume else None
-                desk = Desk(app, say, screen, session, mode)
-                await _hello(desk)
+            if chat is None:
+                session = await resume_session(app, resume, mode) if resume else None
+                chat = ChatState(app, say, screen, session, mode)
+                await _hello(chat)
             else:
-                desk.app = app
-                desk.say_line("chat.model_now", model=app.provider.model, provider=app.provider.name)
-            after = await _Talk(desk).run()
+                chat.app = app
+                chat.print_line("cli.chat.model_now", model=app.provider.model, provider=app.provider.name)
+            after = await _Talk(chat).run()
         if isinstance(after, Leave):
             break
         before, settings = settings, replace(settings, model=after.model)
-    if desk.session:
-        desk.say_line("chat.bye", id=desk.session.session_id[:SHORT])
+    if chat.session:
+        chat.print_line("cli.chat.bye", id=short_id(chat.session.session_id))
     return 0
 
 
-async def _hello(desk: Desk) -> None:
+async def _hello(chat: ChatState) -> None:
     from rich.text import Text
 
-    provider = desk.app.provider
+    provider = chat.app.provider
     line = (
         Text()
         .append("lamina", style="bold cyan")
         .append(f" · {visible(provider.model)} ({provider.name})", style="dim")
     )
-    line.append(f" · {visible(desk.app.settings.workspace)}", style="dim")
-    desk.screen.print(Text(""), line, Text(desk.say["chat.hello"], style="dim"))
-    if desk.mode == "ask":
-        desk.screen.print(Text(desk.say["chat.no_tools"], style="dim"))
-    desk.screen.print(Text(""))
-    if desk.session:
-        await desk.recap()
+    line.append(f" · {visible(chat.app.settings.workspace)}", style="dim")
+    chat.screen.print(Text(""), line, Text(chat.say("cli.chat.hello"), style="dim"))
+    if chat.mode == "ask":
+        chat.screen.print(Text(chat.say("cli.chat.no_tools"), style="dim"))
+    chat.screen.print(Text(""))
+    if chat.session:
+        await chat.recap()
 
 
 def fitted(mode: str, model: str, session: str, keys: str, width: int) -> str:
@@ -137,52 +137,52 @@ def fitted(mode: str, model: str, session: str, keys: str, width: int) -> str:
 class _Talk:
     """Reads what is typed and does it, one thing after another."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, chat: ChatState) -> None:
         from lamina.cli.input import Keys
 
-        self._desk = desk
-        self._keys = Keys(state_folder() / "history", lambda name: choices(desk, name), self._toolbar)
+        self._chat = chat
+        self._keys = Keys(Path(state_folder(), "history"), lambda name: choices(chat, name), self._toolbar)
 
-    async def run(self) -> Leave | Switch:
+    async def run(self) -> Leave | SwitchModel:
         while True:
-            await self._desk.refresh()
+            await self._chat.refresh()
             words = await self._keys.message()
             if words is None:
                 return Leave()
             try:
-                after = await obey(self._desk, words) if is_command(words) else await self._send(words)
+                after = await run_command(self._chat, words) if is_command(words) else await self._send(words)
             except LaminaError as error:
-                self._desk.complain(error)
+                self._chat.show_error(error)
                 continue
             if after is not None:
                 return after
 
     def _toolbar(self, cleared: bool) -> str:
-        desk = self._desk
+        chat = self._chat
         if cleared:
-            return f" {desk.say['chat.ctrl_d']}"
-        session = desk.session.session_id[:SHORT] if desk.session else desk.say["chat.new"]
-        return fitted(desk.mode, desk.app.provider.model, session, desk.say["chat.keys"], desk.screen.console.width)
+            return f" {chat.say('cli.chat.ctrl_d')}"
+        session = short_id(chat.session.session_id) if chat.session else chat.say("cli.chat.new")
+        return fitted(chat.mode, chat.app.provider.model, session, "/help", chat.screen.console.width)
 
     async def _send(self, words: str) -> None:
         from rich.text import Text
 
-        from lamina.cli.input import said_yes
+        from lamina.cli.input import ask_yes_no
 
         if not words:
             return
-        desk = self._desk
-        session = await desk.session_for(words)
-        desk.screen.print(Text(""))
-        view = TurnView(desk.screen, desk.say, yes=said_yes)
-        running = await desk.app.start(desk.owner, session.session_id, words, ask=view.ask)
+        chat = self._chat
+        session = await chat.session_for(words)
+        chat.screen.print(Text(""))
+        view = TurnView(chat.screen, chat.say, yes=ask_yes_no)
+        running = await chat.app.start(chat.owner, session.session_id, words, ask=view.ask)
         view.on_stop = running.cancel
         with interrupts(view.stop):
-            desk.last = await view.follow(running.events())
+            chat.last = await view.follow(running.events())
             turn = await running.wait()
-        desk.screen.print(Text(""))
-        if any(receipt.over_budget for receipt in await requests_of(desk.app.store, desk.owner, turn)):
-            desk.show(over(desk.say))
+        chat.screen.print(Text(""))
+        if any(receipt.over_budget for receipt in await requests_of(chat.app.store, chat.owner, turn)):
+            chat.show(over_budget(chat.say))
 
 
 def is_command(words: str) -> bool:
@@ -199,25 +199,25 @@ async def _piped(say: Say, settings: Settings, resume: str | None, mode: str | N
         app: App | None = None
         if resume:  # whether there is such a session is said before anything is read
             app = await stack.enter_async_context(App.open(settings=settings))
-            session = await take_up(app, resume, mode)
+            session = await resume_session(app, resume, mode)
         words = await _next(lines)
         if words is None:
-            tell_error(say, "chat.nothing")
+            print_error(say, "cli.chat.nothing")
             return 0
         app = app or await stack.enter_async_context(App.open(settings=settings))
         while words is not None:
-            session = session or await begin(app, words, mode=mode)
+            session = session or await start_session(app, words, mode=mode)
             code = await _one(say, app, session, words)
             if code not in (0, 1):
                 return code
             words = await _next(lines)
         assert session is not None
-        tell_error(say, "chat.bye", id=session.session_id[:SHORT])
+        print_error(say, "cli.chat.bye", id=short_id(session.session_id))
     return code
 
 
 async def _one(say: Say, app: App, session: Session, words: str) -> int:
-    running = await app.start(app.settings.user, session.session_id, words, ask=refuser(say))
+    running = await app.start(app.settings.user, session.session_id, words, ask=refuse_calls(say, session))
     stopped: list[bool] = []
 
     def stop() -> None:
@@ -231,8 +231,8 @@ async def _one(say: Say, app: App, session: Session, words: str) -> int:
         running.cancel()
         await running.wait()
         raise
-    await tell_over(say, app, await running.wait())
-    return tell_end(say, seen.ended, bool(stopped)) if seen.ended else 1
+    await warn_over_budget(say, app, await running.wait())
+    return report_end(say, seen.ended, bool(stopped)) if seen.ended else 1
 
 
 Lines = asyncio.Queue[str | LaminaError | None]
@@ -241,7 +241,7 @@ Lines = asyncio.Queue[str | LaminaError | None]
 def _lines() -> Lines:
     """Lines as they come, read by a thread that nobody waits for: work in the background goes on meanwhile."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
-        raise InputError("there is no standard input to read from", hint="send messages, one a line")
+        raise InputError("input.missing")
     queue, loop, source = Lines(), asyncio.get_running_loop(), sys.stdin.buffer
 
     def put(value: str | LaminaError | None) -> None:
@@ -249,14 +249,14 @@ def _lines() -> Lines:
             loop.call_soon_threadsafe(queue.put_nowait, value)
 
     def read() -> None:
-        for number, raw in enumerate(iter(lambda: source.readline(MAX_LINE + 1), b""), 1):
-            if len(raw) > MAX_LINE:
-                return put(InputError(f"line {number} has more than {MAX_LINE:,} bytes", hint="send shorter messages"))
+        for number, raw in enumerate(iter(lambda: source.readline(MAX_LINE_BYTES + 1), b""), 1):
+            if len(raw) > MAX_LINE_BYTES:
+                return put(InputError("input.line_too_long", line=number, limit=MAX_LINE_BYTES))
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
-                place = f"byte {error.start} is 0x{raw[error.start]:02x}"
-                return put(InputError(f"line {number} is not UTF-8: {place}", hint="send UTF-8"))
+                byte = f"0x{raw[error.start]:02x}"
+                return put(InputError("input.line_not_utf8", line=number, position=error.start, byte=byte))
             if line:
                 put(line)
         return put(None)

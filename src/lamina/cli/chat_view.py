@@ -14,11 +14,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
-from lamina.cli.common import SHORT, Say, one_line
+from lamina.cli.common import one_line, short_id
 from lamina.cli.markdown import Answer, blocks, clean, finished, tail
+from lamina.cli.say import Say, visible
 from lamina.cli.screen import Screen
-from lamina.cli.texts import visible
-from lamina.cli.texts_errors import error_in
 from lamina.types import (
     Began,
     Decision,
@@ -86,11 +85,14 @@ class Seen:
         """Tokens, what of them was cached, time, session: one line."""
         parts: list[str] = []
         if self.prompt or self.completion:
-            share = say["chat.cached"].format(share=self.cached / self.prompt) if self.cached and self.prompt else ""
-            parts.append(say["chat.tokens_in"].format(count=self.prompt, cached=share))
-            parts.append(say["chat.tokens_out"].format(count=self.completion))
-        parts.append(say["chat.seconds"].format(seconds=self.seconds))
-        parts += [self.began.session_id[:SHORT]] if self.began else []
+            if self.cached and self.prompt:
+                share = f"{self.cached / self.prompt:.0%}"
+                parts.append(say("cli.chat.tokens_in_cached", count=self.prompt, share=share))
+            else:
+                parts.append(say("cli.chat.tokens_in", count=self.prompt))
+            parts.append(say("cli.chat.tokens_out", count=self.completion))
+        parts.append(say("cli.chat.seconds", seconds=f"{self.seconds:.1f}"))
+        parts += [short_id(self.began.session_id)] if self.began else []
         return " · ".join(parts)
 
 
@@ -123,7 +125,7 @@ def pieces(line: str, columns: int) -> list[str]:
     return [*rows, line[begin:]]
 
 
-def shortened(line: str, columns: int) -> str:
+def cut_columns(line: str, columns: int) -> str:
     """The beginning of a line, in so many columns."""
     first, *more = pieces(line, columns)
     return f"{pieces(first, columns - 2)[0]}…" if more else first
@@ -141,9 +143,9 @@ def call_line(name: str, arguments: str, columns: int) -> Text:
         words = next(iter(values.values())) if len(values) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
     else:
         words = arguments
-    name = shortened(visible(name), columns - 12)
+    name = cut_columns(visible(name), columns - 12)
     line = Text().append(name, style="bold")
-    rest = shortened(visible(one_line(words, MOST_SHOWN)), max(8, columns - len(name) - 2))
+    rest = cut_columns(visible(one_line(words, MOST_SHOWN)), max(8, columns - len(name) - 2))
     return line.append(f"  {rest}", style="dim") if words.strip() else line
 
 
@@ -152,17 +154,17 @@ def result_lines(
 ) -> Group:
     """A call that has ended: one line, and below it what came back, folded unless everything is asked for."""
     mark, colour = MARKS[result.state]
-    words = [] if result.state == "done" else [say[f"chat.{result.state}"]]
-    words += [say["chat.seconds"].format(seconds=result.seconds)] if timed else []
+    words = [] if result.state == "done" else [say(f"cli.chat.{result.state}")]
+    words += [say("cli.chat.seconds", seconds=f"{result.seconds:.1f}")] if timed else []
     end = "".join(f" · {word}" for word in words)
     head = Text().append(f"{mark} ", style=colour)
     head.append_text(call_line(call.name, call.arguments, width - 6 - cell_len(end))).append(end, style="dim")
     told = result.text.strip() and (full or result.state != "refused")  # who said no knows what happened
     rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if told else []
-    shown = rows if full else [shortened(row.replace("\t", "    "), width - 6) for row in rows[:FOLDED]]
+    shown = rows if full else [cut_columns(row.replace("\t", "    "), width - 6) for row in rows[:FOLDED]]
     lines: list[Any] = [Gutter("\n".join(shown), "dim")] if shown else []
     if len(rows) > len(shown):
-        lines.append(Text(f"└ {say['chat.folded'].format(count=len(rows) - len(shown))}", style="dim"))
+        lines.append(Text(f"└ {say('cli.chat.folded', count=len(rows) - len(shown))}", style="dim"))
     return Group(Padding(head, (0, 0, 0, 2)), *(Padding(line, (0, 0, 0, 4)) for line in lines))
 
 
@@ -207,25 +209,25 @@ class TurnView:
                 self._print(result_lines(self._say, call, event, full=False, width=self._screen.width), "call")
             case Notice():
                 self._flush()
-                self._print(
-                    Padding(Text(f"· {visible(error_in(self._say['lang'], event.text))}", style="yellow"), (0, 0, 0, 2))
-                )
+                self._print(Padding(Text(format_notice(self._say, event), style="yellow"), (0, 0, 0, 2)))
             case Ended():
                 self._end(event)
             case _:
                 pass
 
-    async def ask(self, call: ToolCallEvent, decision: Decision) -> bool:
+    async def ask(self, call: ToolCallEvent, decision: Decision) -> bool | None:
         """Show what will run and wait for a clear yes."""
         async with self._lock:
-            if self._yes is None or self.stopped:
+            if self._yes is None:
+                return None
+            if self.stopped:
                 return False
             self._asking = True
             try:
                 self._flush()
                 self._screen.draw(None)
-                self._print(question(self._say, call, decision))
-                return await self._yes(self._say["chat.run_it"])
+                self._print(format_question(self._say, call, decision))
+                return await self._yes(self._say("cli.chat.run_it"))
             except KeyboardInterrupt:
                 self.stop()
                 return False
@@ -264,16 +266,16 @@ class TurnView:
                 .append_text(call_line(c.name, c.arguments, self._screen.width - 14))
                 for c in waiting
             ]
-            since = self._say["chat.whole_seconds"].format(seconds=int(now - self._last))
+            since = self._say("cli.chat.whole_seconds", seconds=int(now - self._last))
             lines[-1].append(f" · {since}", style="dim")
             return [Padding(line, (0, 0, 0, 2)) for line in lines]
         if self._text.strip() and now - self._last < PAUSE:
             return []
-        word = self._say["chat.stopping" if self.stopped else "chat.thinking"]
+        word = self._say("cli.chat.stopping" if self.stopped else "cli.chat.thinking")
         line = Text().append(f"{frame} ", style="cyan").append(f"{word} ", style="dim")
-        line.append(self._say["chat.whole_seconds"].format(seconds=int(now - self._start)), style="dim")
+        line.append(self._say("cli.chat.whole_seconds", seconds=int(now - self._start)), style="dim")
         if now - self._start > 4 and not self.stopped:
-            line.append(f" · {self._say['chat.ctrl_c']}", style="dim")
+            line.append(f" · {self._say('cli.chat.ctrl_c')}", style="dim")
         return [Padding(line, (0, 0, 0, 2))]
 
     async def _tick(self) -> None:
@@ -307,30 +309,34 @@ class TurnView:
         self._flush()
         self.seen.seconds = self._clock() - self._start
         if event.state != "complete":
-            self._print(Padding(ending(self._say, event, self.stopped), (0, 0, 0, 2)))
+            self._print(Padding(format_ending(self._say, event, self.stopped), (0, 0, 0, 2)))
         self._print(Padding(Text(self.seen.status(self._say), style="dim"), (0, 0, 0, 2)))
 
 
-def ending(say: Say, event: Ended, stopped: bool) -> Text:
+def format_notice(say: Say, notice: Notice) -> str:
+    """A notice as a line; that something is missing is a warning."""
+    text = say.render(notice.phrase)
+    return say("cli.warning", text=text) if notice.kind in ("rules", "reads") else f"· {text}"
+
+
+def format_ending(say: Say, event: Ended, stopped: bool) -> Text:
     """Why a turn is not complete, and what to do next."""
     if stopped:
-        return Text(say["chat.stopped"], style="yellow")
+        return Text(say("cli.chat.stopped"), style="yellow")
     colour = "red" if event.state == "failed" else "yellow"
-    words = Text(f"✗ {say[f'chat.ended.{event.state}']}", style=colour)
-    if event.error:
-        words.append(f"{say['colon']}{visible(error_in(say['lang'], event.error))}")
+    state = say(f"cli.chat.ended.{event.state}")
+    error = say("cli.chat.ended_with", state=state, error=say.render(event.error)) if event.error else f"✗ {state}"
+    words = Text(error, style=colour)
     if event.hint:
-        words.append(f"\n  {say['next']}{say['colon']}{visible(error_in(say['lang'], event.hint))}", style="default")
+        words.append(f"\n  {say.next(event.hint)}", style="default")
     return words
 
 
-def question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
+def format_question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
     """What will run, to the last character: who says yes says it to this."""
     shows = decision.shows or f"{call.name} {call.arguments}"
-    head = (
-        Text().append("⚠ ", style="bold yellow").append(say["chat.wants"].format(name=visible(call.name)), style="bold")
-    )
+    head = Text().append("⚠ ", style="bold yellow").append(say("cli.chat.wants", name=visible(call.name)), style="bold")
     lines = Padding(Gutter(shows, "yellow"), (0, 0, 0, 4))
-    reason = " ".join(decision.reason.split())  # in lines of ours, none of which a quoted name can begin
+    reason = " ".join(decision.explain(say.lang).split())  # in lines of ours, none of which a quoted name can begin
     why = [Padding(Text(visible(reason), style="dim"), (0, 0, 0, 4))] if reason else []
     return Group(Padding(head, (0, 0, 0, 2)), lines, *why)

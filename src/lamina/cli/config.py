@@ -1,43 +1,37 @@
-"""`lamina config`: every setting, its value, and where it came from."""
+"""`lamina config`: every setting, its value, and where it comes from."""
 
 import json
 from typing import Annotated
 
-import typer
-
-from lamina.cli.texts import escaped, visible
+from lamina.cli.call import Call, Commands, Json, option, show_json
+from lamina.cli.say import visible
 from lamina.settings import Settings, load_settings, setting_names
+from lamina.settings.environment import mask_passwords
+
+COMMANDS = Commands("config")
 
 
-def add_config(app: typer.Typer, say: dict[str, str]) -> None:
-    def config(
-        context: typer.Context,
-        as_json: Annotated[
-            bool, typer.Option("--json", help=say["opt.as_json"], show_default=False, metavar="")
-        ] = False,
-        channel: Annotated[str, typer.Option(help=say["opt.channel"], show_default=False)] = "cli",
-    ) -> None:
-        settings = load_settings(channel=channel)
-        rows = {name: (_value(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
-        if lang := context.parent and context.parent.params.get("lang"):  # an option of the call wins, as everywhere
-            rows["lang"] = (lang, "--lang")
-        if as_json:
-            found = {name: {"value": value, "from": origin} for name, (value, origin) in rows.items()}
-            print(escaped(json.dumps(found, ensure_ascii=False, indent=2)))
-            return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+@COMMANDS.single(shared=())
+def config(call: Call, as_json: Json = False, channel: Annotated[str, option("channel")] = "cli") -> None:
+    settings = load_settings(channel=channel)
+    rows = {name: (_value(settings, name), settings.origin.get(name, "default")) for name in setting_names()}
+    if call.lang_option:  # an option of the call wins, as everywhere
+        rows["lang"] = (call.lang_option, "--lang")
+    if as_json:
+        show_json({name: {"value": value, "from": origin} for name, (value, origin) in rows.items()})
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for column in ("name", "value", "origin"):
-            table.add_column(say[column], overflow="fold")
-        for name, (value, origin) in rows.items():
-            where = Text(say["default"], style="dim") if origin == "default" else Text(origin, style="green")
-            table.add_row(name, Text(visible(json.dumps(value, ensure_ascii=False))), where)
-        Console(highlight=False).print(table)
-
-    app.command(help=say["config.help"])(config)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("setting", "value", "origin"):
+        table.add_column(call.say(f"cli.col.{column}"), overflow="fold")
+    for name, (value, origin) in rows.items():
+        default = origin == "default"
+        where = Text(call.say("cli.config.default"), style="dim") if default else Text(origin, style="green")
+        table.add_row(name, Text(visible(json.dumps(value, ensure_ascii=False))), where)
+    Console(highlight=False).print(table)
 
 
 def _value(settings: Settings, name: str) -> object:
@@ -45,6 +39,10 @@ def _value(settings: Settings, name: str) -> object:
     value = getattr(settings, name)
     if name.endswith(("_key", "_token")):
         return "…" if value else ""
+    if name == "store":
+        from lamina.app.store_admin import hide_password
+
+        return hide_password(value)
     if name == "shares":
         return {layer: [share.least, share.most] for layer, share in settings.shares.items()}
-    return value
+    return mask_passwords(value) if isinstance(value, str) else value

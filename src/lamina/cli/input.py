@@ -28,7 +28,9 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
-from lamina.cli.texts import visible
+from lamina.app.store_admin import create_private, make_private_folder
+from lamina.cli.call import YES
+from lamina.cli.say import visible
 
 try:
     import termios
@@ -46,10 +48,9 @@ STYLE = Style.from_dict(
         "completion-menu.meta.completion.current": "bg:default ansibrightblack noreverse",
     }
 )
-KEPT = 1_000
+MAX_HISTORY = 1_000
 """Messages that the history keeps."""
-MOST_LINE = 64 * 1024
-YES = ("y", "yes", "是", "好")
+MAX_LINE_CHARACTERS = 64 * 1024
 COOKED = str.maketrans("\n\0", "\r\x04")
 """What a terminal that reads lines makes of Enter and Ctrl-D, and what they are."""
 
@@ -69,21 +70,20 @@ class MessageHistory(History):
     def load_history_strings(self) -> Iterable[str]:
         with suppress(OSError):
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
-            found = [text for line in lines[-4 * KEPT :] if (text := _text_of(line))][-KEPT:]
-            if len(lines) > 2 * KEPT:
+            found = [text for line in lines[-4 * MAX_HISTORY :] if (text := _text_of(line))][-MAX_HISTORY:]
+            if len(lines) > 2 * MAX_HISTORY:
                 self._write(found, os.O_TRUNC)
             yield from reversed(found)
 
     def store_string(self, string: str) -> None:
-        if len(string) <= MOST_LINE:
+        if len(string) <= MAX_LINE_CHARACTERS:
             with suppress(OSError):
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_folder(self._path.parent)
                 self._write([string], os.O_APPEND)
 
     def _write(self, texts: Sequence[str], how: int) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+        handle = create_private(str(self._path), os.O_WRONLY | how)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)
             file.writelines(f"{json.dumps(text)}\n" for text in texts)
 
 
@@ -166,7 +166,7 @@ class Keys:
         return text.encode("utf-8", "replace").decode().strip()
 
 
-async def said_yes(question: str) -> bool:
+async def ask_yes_no(question: str) -> bool:
     """Only a clear yes is one; no is what Enter, Ctrl-D and everything else mean. Ctrl-C is raised."""
     output = None if sys.stdout.isatty() else create_output(stdout=sys.stderr)
     session: PromptSession[str] = PromptSession(style=STYLE, output=output)
@@ -192,7 +192,7 @@ def keep_typed() -> None:
     if termios:
         with suppress(termios.error, OSError, ValueError):
             handle = sys.stdin.fileno()
-            while len(typed) < MOST_LINE and select.select([handle], [], [], 0)[0]:
+            while len(typed) < MAX_LINE_CHARACTERS and select.select([handle], [], [], 0)[0]:
                 block = os.read(handle, 4096)
                 if not block:
                     break

@@ -1,51 +1,25 @@
-"""`lamina keys`: who may come in by the gateway. A key is shown when it is made, and never again."""
+"""`lamina keys`: who may use the gateway. A key is shown when it is created, and never again."""
 
 import re
 import time
 from itertools import count
 from typing import Annotated, Any
 
-import typer
-
-from lamina.cli.common import (
-    SHORT,
-    Say,
-    argument,
-    chosen,
-    day,
-    flag,
-    one_line,
-    only_below,
-    opened,
-    option,
-    page,
-    run,
-    show_json,
-    styled,
-    table,
-    tell,
-    tell_none,
-)
+from lamina.cli.call import Call, Commands, Json, argument, check_choice, option, show_json
+from lamina.cli.common import format_time, one_line, page, short_id, styled, table
+from lamina.cli.say import Say
 from lamina.errors import InputError, shown
 from lamina.records import ApiKey
 
 SCOPES = ("chat", "read", "write", "metrics")
-USUAL = ("chat", "read", "write")
-SPANS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
-LEAST = 4
+DEFAULT_SCOPES = ("chat", "read", "write")
+UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+LEAST_ID_CHARACTERS = 4
 COLOURS = {"usable": "green", "revoked": "red", "expired": "yellow"}
+COMMANDS = Commands("keys")
 
 
-def add_keys(app: typer.Typer, say: Say) -> None:
-    keys = typer.Typer(no_args_is_help=False, invoke_without_command=True)
-    keys.callback()(_lister(say))
-    keys.command("list", hidden=True)(_lister(say))
-    keys.command("new", help=say["keys.new"], epilog=say["keys.new.examples"])(_maker(say))
-    keys.command("revoke", help=say["keys.revoke"])(_revoker(say))
-    app.add_typer(keys, name="keys", help=say["keys.help"])
-
-
-def _plain(key: ApiKey) -> dict[str, Any]:
+def _to_dict(key: ApiKey) -> dict[str, Any]:
     return {name: getattr(key, name) for name in ApiKey.__slots__} | {"scopes": list(key.scopes), "state": _state(key)}
 
 
@@ -53,124 +27,80 @@ def _state(key: ApiKey) -> str:
     return "revoked" if key.revoked is not None else "usable" if key.usable(time.time()) else "expired"
 
 
-def _lister(say: Say) -> Any:
-    def keys(
-        context: typer.Context,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        if not only_below(context, "keys", bool(user or store) or as_json):
-            return
-        settings = chosen(user, store)
-
-        async def read() -> list[ApiKey]:
-            async with opened(settings) as app:
-                return list(await app.store.keys.list(settings.user))
-
-        found = run(read())
-        if as_json:
-            show_json([_plain(key) for key in found])
-        elif not found:
-            tell_none(say, "keys.none", settings)
-        else:
-            columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
-            yields = ("limits", "used", "expires", "scopes")
-            page(table(say, columns, [_row(say, key) for key in found], yields=yields))
-
-    return keys
+@COMMANDS.listing()
+async def list_keys(call: Call, as_json: Json = False) -> None:
+    async with call.open() as app:
+        found = await app.store.keys.list(call.user)
+    if as_json:
+        show_json([_to_dict(key) for key in found])
+    elif not found:
+        call.tell_none("cli.keys.none")
+    else:
+        columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
+        rows = [_row(call.say, key) for key in found]
+        page(table(call.say, columns, rows, yields=("limits", "used", "expires", "scopes")))
 
 
 def _row(say: Say, key: ApiKey) -> list[Any]:
     state = _state(key)
-    limits = [say["keys.rate"].format(number=key.rate)] if key.rate else []
-    limits += [say["keys.tokens"].format(number=key.tokens)] if key.tokens else []
-    said = styled(say[f"keys.state.{state}"], COLOURS[state])
+    limits = [say("cli.keys.rate", number=key.rate)] if key.rate else []
+    limits += [say("cli.keys.tokens", number=key.tokens)] if key.tokens else []
     return [
-        styled(key.key_id[:SHORT], "cyan"), one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—",
-        day(key.expires), day(key.used), said,
+        styled(short_id(key.key_id), "cyan"), one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—",
+        format_time(key.expires), format_time(key.used), styled(say(f"cli.keys.state.{state}"), COLOURS[state]),
     ]  # fmt: skip
 
 
-def _maker(say: Say) -> Any:
-    def new(
-        name: Annotated[str | None, option(say, "key_name", "--name")] = None,
-        scope: Annotated[list[str] | None, option(say, "scope", "--scope")] = None,
-        rate: Annotated[int, option(say, "rate", "--rate", min=0, max=10**9)] = 0,
-        tokens: Annotated[int, option(say, "tokens", "--tokens", min=0, max=10**15)] = 0,
-        expires: Annotated[str | None, option(say, "expires", "--expires")] = None,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-        scopes = _scopes(scope or USUAL)
-        until = None if expires is None else time.time() + _span(expires)
-        if name is not None and not name.strip():
-            raise InputError("--name is empty", hint="say what the key is for")
-
-        async def make() -> tuple[ApiKey, str]:
-            async with opened(settings, makes=True) as app:
-                named = _free({key.name for key in await app.store.keys.list(settings.user)}) if name is None else name
-                return await app.store.keys.add(
-                    settings.user, named.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
-                )
-
-        key, text = run(make())
-        if as_json:
-            show_json(_plain(key) | {"key": text})
-            return
-        tell(say, "keys.made", id=key.key_id, user=key.owner)
-        print(text)
-
-    return new
+@COMMANDS.command("new", examples=True)
+async def new(
+    call: Call,
+    name: Annotated[str | None, option("key_name", "--name")] = None,
+    scope: Annotated[list[str] | None, option("scope", "--scope")] = None,
+    rate: Annotated[int, option("rate", "--rate", least=0, most=10**9)] = 0,
+    tokens: Annotated[int, option("tokens", "--tokens", least=0, most=10**15)] = 0,
+    expires: Annotated[str | None, option("expires", "--expires")] = None,
+    as_json: Json = False,
+) -> None:
+    for each in scope or ():
+        check_choice("--scope", each, SCOPES)
+    scopes = tuple(each for each in SCOPES if each in (scope or DEFAULT_SCOPES))
+    until = None if expires is None else time.time() + _seconds(expires)
+    if name is not None and not name.strip():
+        raise InputError("option.empty", option="--name")
+    async with call.open(makes=True) as app:
+        taken = {key.name for key in await app.store.keys.list(call.user)}
+        named = next(free for number in count(1) if (free := f"key-{number}") not in taken) if name is None else name
+        key, text = await app.store.keys.add(
+            call.user, named.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
+        )
+    if as_json:
+        show_json(_to_dict(key) | {"key": text})
+        return
+    call.tell("cli.keys.made", id=key.key_id, user=key.owner)
+    print(text)
 
 
-def _free(taken: set[str]) -> str:
-    """A name for a key that nobody named."""
-    return next(name for number in count(1) if (name := f"key-{number}") not in taken)
-
-
-def _scopes(given: Any) -> tuple[str, ...]:
-    for name in given:
-        if name not in SCOPES:
-            raise InputError(f"--scope has no choice {shown(name)}", hint=f"choose of {', '.join(SCOPES)}")
-    return tuple(name for name in SCOPES if name in given)
-
-
-def _span(text: str) -> float:
+def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text.strip())
     if not found or not int(found[1]):
-        raise InputError(f"--expires cannot be {shown(text)}", hint="a number and m, h, d or w: 12h, 30d")
-    return int(found[1]) * SPANS[found[2]]
+        raise InputError("option.bad_duration", option="--expires", value=shown(text))
+    return int(found[1]) * UNIT_SECONDS[found[2]]
 
 
-def _revoker(say: Say) -> Any:
-    def revoke(
-        key: Annotated[str, argument(say, "key", "ID")],
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def change() -> ApiKey:
-            async with opened(settings) as app:
-                known = [each.key_id for each in await app.store.keys.list(settings.user)]
-                return await app.store.keys.revoke(settings.user, _whole(key, known))
-
-        gone = run(change())
-        if as_json:
-            show_json(_plain(gone))
-        else:
-            tell(say, "keys.revoked", id=gone.key_id, name=gone.name)
-
-    return revoke
+@COMMANDS.command("revoke")
+async def revoke(call: Call, key: Annotated[str, argument("key", "ID")], as_json: Json = False) -> None:
+    async with call.open() as app:
+        known = [each.key_id for each in await app.store.keys.list(call.user)]
+        gone = await app.store.keys.revoke(call.user, _complete_id(key, known))
+    if as_json:
+        show_json(_to_dict(gone))
+    else:
+        call.tell("cli.keys.revoked", id=gone.key_id, name=gone.name)
 
 
-def _whole(begin: str, known: list[str]) -> str:
-    """The one id that begins so; of one that is not there the store says it."""
-    found = [key_id for key_id in known if key_id.startswith(begin)] if len(begin) >= LEAST else []
+def _complete_id(begin: str, known: list[str]) -> str:
+    """The one id that begins so; if there is none, the store says so."""
+    found = [key_id for key_id in known if key_id.startswith(begin)] if len(begin) >= LEAST_ID_CHARACTERS else []
     if len(found) > 1:
-        raise InputError(f"more than one key begins with {shown(begin)}", hint="give more characters of the id")
+        raise InputError("key.ambiguous", id=shown(begin))
     return found[0] if found else begin

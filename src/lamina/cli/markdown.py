@@ -15,12 +15,12 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 
-from lamina.cli.texts import visible
+from lamina.cli.say import visible
 
 THEME = "ansi_dark"
 """The terminal's own colours, so that code is readable on dark and on light ground."""
 HEADINGS = {"h1": "bold underline", "h2": "bold", "h3": "bold"}
-MOST_CODE = 100_000
+MAX_CODE_CHARACTERS = 100_000
 """Characters of one code block that are coloured."""
 
 
@@ -74,7 +74,7 @@ class _Heading(Heading):
 class _Code(CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip("\n")
-        lexer = self.lexer_name if len(code) <= MOST_CODE else "text"
+        lexer = self.lexer_name if len(code) <= MAX_CODE_CHARACTERS else "text"
         yield Padding(Syntax(code, lexer, theme=THEME, word_wrap=True, background_color="default"), (0, 0, 0, 2))
 
 

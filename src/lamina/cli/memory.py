@@ -1,218 +1,140 @@
-"""`lamina memory`: what is remembered of one user: list, add, search, edit, forget, pin, origins and the profile."""
+"""`lamina memory`: what is remembered about one user: list, add, search, edit, forget, pin, origins and the profile."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
-from lamina.app.commands import Origin, find_memory, forget, origin_of
-from lamina.cli.common import (
-    SHORT,
-    Say,
-    argument,
-    chosen,
-    confirm,
-    day,
-    flag,
-    one_line,
-    only_below,
-    opened,
-    option,
-    page,
-    pairs,
-    plain,
-    progress,
-    run,
-    show_json,
-    styled,
-    table,
-    tell,
-    tell_none,
-)
-from lamina.cli.sessions import looked_for, marked
-from lamina.cli.texts import reason_in, visible
+from lamina.app.lookup import Origin, find_memory, forget, origin_of
+from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, option, show_json, to_plain
+from lamina.cli.common import format_time, one_line, page, pairs, short_id, styled, table
+from lamina.cli.say import Say
+from lamina.cli.sessions import DEFAULT_LIMIT, Limit, join_words, mark_hits
 from lamina.errors import InputError, NotFoundError, SettingsError, shown
-from lamina.records import Memory, Remembered, Session
+from lamina.records import Memory
 
-LIMIT = 50
 COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruction": "green"}
-
-
-def add_memory(app: typer.Typer, say: Say) -> None:
-    memory = typer.Typer(no_args_is_help=False, invoke_without_command=True)
-    memory.callback()(_lister(say))
-    memory.command("list", hidden=True)(_lister(say))
-    for name, make in (
-        ("add", _adder), ("search", _searcher), ("show", _shower), ("edit", _editor), ("forget", _forgetter),
-        ("pin", _pinner), ("profile", _profiler),
-    ):  # fmt: skip
-        memory.command(name, help=say[f"memory.{name}"])(make(say))
-    app.add_typer(memory, name="memory", help=say["memory.help"])
-
-
-def memory_row(say: Say, memory: Memory) -> list[Any]:
-    kind = styled(say.get(f"kind.{memory.kind}", memory.kind), COLOURS.get(memory.kind, "white"))
-    text = one_line(memory.text) or f"({say[f'state.{memory.state}']})"
-    mark = f" ({say['state.superseded']})" if memory.state == "superseded" else ""
-    pin = "★ " if memory.pinned else ""
-    style = "dim" if memory.state != "active" else "bold" if memory.pinned else ""
-    when = memory.created if memory.happened is None else memory.happened
-    name = styled(memory.memory_id[:SHORT], "cyan")
-    return [name, kind, f"{memory.importance:.2f}", day(when)[:10], styled(f"{pin}{text}{mark}", style)]
+COMMANDS = Commands("memory")
+MemoryName = Annotated[str, argument("memory", "ID")]
+Fact = Annotated[str, argument("fact", "TEXT")]
+Kind = Annotated[str | None, option("kind")]
+Importance = Annotated[float | None, option("importance")]
 
 
 def memory_table(say: Say, memories: Sequence[Memory]) -> Any:
-    columns, rows = ("id", "kind", "importance", "day", "text"), [memory_row(say, one) for one in memories]
+    columns, rows = ("id", "kind", "importance", "day", "text"), [_memory_row(say, one) for one in memories]
     return table(say, columns, rows, right=("importance",), yields=("importance", "day", "kind"))
 
 
-def _lister(say: Say) -> Any:
-    def memory(
-        context: typer.Context,
-        kind: Annotated[str | None, option(say, "kind")] = None,
-        everything: Annotated[bool, flag(say, "everything", "--all")] = False,
-        limit: Annotated[int, option(say, "limit", "-n", "--limit", min=1)] = LIMIT,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        given = bool(kind or user or store) or everything or as_json or limit != LIMIT
-        if not only_below(context, "memory", given):
-            return
-        settings = chosen(user, store)
+def _memory_row(say: Say, memory: Memory) -> list[Any]:
+    kind = styled(_kind(say, memory.kind), COLOURS.get(memory.kind, "white"))
+    text = one_line(memory.text) or f"({say(f'cli.state.{memory.state}')})"
+    mark = f" ({say('cli.state.superseded')})" if memory.state == "superseded" else ""
+    pin = "★ " if memory.pinned else ""
+    style = "dim" if memory.state != "active" else "bold" if memory.pinned else ""
+    when = memory.created if memory.happened is None else memory.happened
+    name = styled(short_id(memory.memory_id), "cyan")
+    return [name, kind, f"{memory.importance:.2f}", format_time(when)[:10], styled(f"{pin}{text}{mark}", style)]
 
-        async def read() -> list[Memory]:
-            async with opened(settings) as app:
-                return list(await app.memory(settings.user).list(kind=kind, limit=limit, everything=everything))
 
-        found = run(read())
-        if as_json:
-            show_json(found)
-        elif not found:
-            none = "memory.none" if kind is None else "memory.none_of_kind"
-            tell_none(say, none, settings, kind=say.get(f"kind.{kind}", kind))
-        else:
-            page(memory_table(say, found))
+def _kind(say: Say, kind: str) -> str:
+    return say.get(f"cli.kind.{kind}", kind)
 
-    return memory
+
+@COMMANDS.listing()
+async def list_memories(
+    call: Call, kind: Kind = None, everything: Annotated[bool, flag("everything", "--all")] = False,
+    limit: Limit = DEFAULT_LIMIT, as_json: Json = False,
+) -> None:  # fmt: skip
+    async with call.open() as app:
+        found = await app.memory(call.user).list(kind=kind, limit=limit, everything=everything)
+    if as_json:
+        show_json(list(found))
+    elif found:
+        page(memory_table(call.say, found))
+    elif kind is None:
+        call.tell_none("cli.memory.none")
+    else:
+        call.tell_none("cli.memory.none_of_kind", kind=_kind(call.say, kind))
 
 
 def _check_importance(importance: float | None) -> None:
     if importance is not None and not 0 <= importance <= 1:
-        raise InputError(f"--importance is {importance}", hint="a number from 0 to 1")
+        raise InputError("option.not_a_share", option="--importance", value=importance)
 
 
-def _adder(say: Say) -> Any:
-    def add(
-        text: Annotated[str, argument(say, "fact", "TEXT")],
-        kind: Annotated[str | None, option(say, "kind")] = None,
-        importance: Annotated[float | None, option(say, "importance")] = None,
-        pinned: Annotated[bool, flag(say, "pin", "--pin")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        _check_importance(importance)
-        settings = chosen(user, store)
-
-        async def make() -> Remembered:
-            async with opened(settings, makes=True) as app:
-                return await app.memory(settings.user).remember(text, kind=kind, importance=importance, pinned=pinned)
-
-        made = run(make())
-        memory = made.memory
-        if as_json:
-            show_json(plain(memory) | {"known": made.known, "replaced": [old.memory_id for old in made.replaced]})
-            return
-        said = "memory.known" if made.known else "memory.added"
-        tell(say, said, id=memory.memory_id[:SHORT], text=one_line(memory.text, 80))
-        for old in made.replaced:
-            tell(say, "memory.replaced", id=old.memory_id[:SHORT], text=one_line(old.text, 80))
-
-    return add
+@COMMANDS.command("add")
+async def add(
+    call: Call, text: Fact, kind: Kind = None, importance: Importance = None,
+    pinned: Annotated[bool, flag("pin", "--pin")] = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    _check_importance(importance)
+    async with call.open(makes=True) as app:
+        made = await app.memory(call.user).remember(text, kind=kind, importance=importance, pinned=pinned)
+    memory = made.memory
+    if as_json:
+        show_json(to_plain(memory) | {"known": made.known, "replaced": [old.memory_id for old in made.replaced]})
+        return
+    _tell(call, "cli.memory.known" if made.known else "cli.memory.added", memory)
+    for old in made.replaced:
+        _tell(call, "cli.memory.replaced", old)
 
 
-def _searcher(say: Say) -> Any:
-    def search(
-        words: Annotated[list[str], argument(say, "words", "WORDS")],
-        limit: Annotated[int, option(say, "limit", "-n", "--limit", min=1)] = 5,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings, query = chosen(user, store), looked_for(words)
-        if not settings.memory:
-            raise SettingsError("memory is switched off", hint="the setting memory, LAMINA_MEMORY=on")
-
-        async def read() -> list[Any]:
-            async with opened(settings, index=True) as app:
-                with progress(say, "searching"):
-                    return await app.memory(settings.user).get_relevant_memories(query, limit)
-
-        found = run(read())
-        if as_json:
-            show_json([{"score": one.score, "why": one.why, "memory": one.memory} for one in found])
-        elif not found:
-            tell(say, "found.none", query=query)
-        else:
-            rows = [
-                [styled(one.memory.memory_id[:SHORT], "cyan"), f"{one.score:.2f}", day(one.memory.created)[:10],
-                 _with_reason(say, marked(one_line(one.memory.text), query), one.why)]
-                for one in found
-            ]  # fmt: skip
-            page(table(say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day")))
-
-    return search
+def _tell(call: Call, code: str, memory: Memory) -> None:
+    call.tell(code, id=short_id(memory.memory_id), text=one_line(memory.text, 80))
 
 
-def _with_reason(say: Say, text: Any, why: str) -> Any:
-    """A text with the reason below it: a column of its own would take the width that the text needs."""
-    return text.append("\n").append(visible(reason_in(say["lang"], why)), style="dim")
+@COMMANDS.command("search")
+async def search(
+    call: Call, words: Annotated[list[str], argument("words", "WORDS")], limit: Limit = 5, as_json: Json = False
+) -> None:
+    query = join_words(words)
+    if not call.settings.memory:
+        raise SettingsError("memory.off")
+    async with call.open(index=True) as app:
+        with call.progress("cli.progress.searching"):
+            found = await app.memory(call.user).get_relevant_memories(query, limit)
+    if as_json:
+        show_json([{"score": one.score, "why": one.why.text(), "memory": one.memory} for one in found])
+    elif not found:
+        call.tell("cli.found.none", query=query)
+    else:  # the reason below the text: a column of its own would take the width that the text needs
+        rows = [
+            [styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", format_time(one.memory.created)[:10],
+             mark_hits(one_line(one.memory.text), query).append("\n").append(call.say.render(one.why), style="dim")]
+            for one in found
+        ]  # fmt: skip
+        page(table(call.say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day")))
 
 
-def _shower(say: Say) -> Any:
-    def show(
-        name: Annotated[str, argument(say, "memory", "ID")],
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def read() -> tuple[Memory, Origin]:
-            async with opened(settings) as app:
-                memory = await find_memory(app.store, settings.user, name)
-                return memory, await origin_of(app.store, settings.user, memory)
-
-        memory, origin = run(read())
-        if as_json:
-            later = origin.superseded_by
-            show_json({"memory": memory, "session": origin.session,
-                       "turn": {"turn_id": memory.turn_id, "seq": memory.seq} if memory.turn_id else None,
-                       "message": origin.message, "superseded_by": later, "supersedes": origin.supersedes})  # fmt: skip
-        else:
-            page(pairs(say, _details(say, memory, origin)))
-
-    return show
+@COMMANDS.command("show")
+async def show(call: Call, name: MemoryName, as_json: Json = False) -> None:
+    async with call.open() as app:
+        memory = await find_memory(app.store, call.user, name)
+        origin = await origin_of(app.store, call.user, memory)
+    if as_json:
+        turn = {"turn_id": memory.turn_id, "seq": memory.seq} if memory.turn_id else None
+        show_json({"memory": memory, "session": origin.session, "turn": turn, "message": origin.message,
+                   "superseded_by": origin.superseded_by, "supersedes": origin.supersedes})  # fmt: skip
+    else:
+        page(pairs(call.say, _details(call.say, memory, origin)))
 
 
 def _details(say: Say, memory: Memory, origin: Origin) -> Mapping[str, object]:
-    rows: dict[str, object] = {"id": memory.memory_id, "text": memory.text or f"({say['state.forgotten']})"}
-    rows["kind"] = say.get(f"kind.{memory.kind}", memory.kind)
-    rows["importance"] = f"{memory.importance:.2f}" + (f" ★ {say['pinned']}" if memory.pinned else "")
-    rows["state"] = say[f"state.{memory.state}"]
-    rows["created"] = day(memory.created)
+    rows: dict[str, object] = {"id": memory.memory_id, "text": memory.text or f"({say('cli.state.forgotten')})"}
+    rows["kind"] = _kind(say, memory.kind)
+    rows["importance"] = f"{memory.importance:.2f}" + (f" ★ {say('cli.memory.is_pinned')}" if memory.pinned else "")
+    rows["state"] = say(f"cli.state.{memory.state}")
+    rows["created"] = format_time(memory.created)
     if memory.happened is not None:
-        rows["happened"] = day(memory.happened)[:10]
+        rows["happened"] = format_time(memory.happened)[:10]
     if memory.session_id:
-        title = one_line(origin.session.title) if origin.session else say["gone"]
-        rows["session"] = f"{memory.session_id[:SHORT]}  {title}".rstrip()
+        title = one_line(origin.session.title) if origin.session else say("cli.deleted")
+        rows["session"] = f"{short_id(memory.session_id)}  {title}".rstrip()
         rows["turn"] = memory.turn_id
         rows["number"] = f"#{memory.seq}"
         if origin.message:
-            rows["said"] = f"{day(origin.message.created)}  {one_line(origin.message.text)}"
+            rows["said"] = f"{format_time(origin.message.created)}  {one_line(origin.message.text)}"
     else:
-        rows["session"] = say["by_hand"]
+        rows["session"] = say("cli.memory.by_hand")
     if memory.superseded_by:
         rows["superseded_by"] = _other(say, memory.superseded_by, origin.superseded_by)
     if origin.supersedes:
@@ -221,122 +143,70 @@ def _details(say: Say, memory: Memory, origin: Origin) -> Mapping[str, object]:
 
 
 def _other(say: Say, name: str, memory: Memory | None) -> str:
-    text = one_line(memory.text) if memory and memory.text else f"({say['gone']})"
-    return f"{name[:SHORT]}  {text}"
+    text = one_line(memory.text) if memory and memory.text else f"({say('cli.deleted')})"
+    return f"{short_id(name)}  {text}"
 
 
-def _editor(say: Say) -> Any:
-    def edit(
-        name: Annotated[str, argument(say, "memory", "ID")],
-        text: Annotated[str, argument(say, "fact", "TEXT")],
-        kind: Annotated[str | None, option(say, "kind")] = None,
-        importance: Annotated[float | None, option(say, "importance")] = None,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        _check_importance(importance)
-        settings = chosen(user, store)
-
-        async def change() -> Memory:
-            async with opened(settings) as app:
-                memory = await find_memory(app.store, settings.user, name)
-                service = app.memory(settings.user)
-                return await service.edit(memory.memory_id, text, kind=kind, importance=importance)
-
-        memory = run(change())
-        tell(say, "memory.edited", id=memory.memory_id[:SHORT], text=one_line(memory.text, 80))
-
-    return edit
+@COMMANDS.command("edit")
+async def edit(call: Call, name: MemoryName, text: Fact, kind: Kind = None, importance: Importance = None) -> None:
+    _check_importance(importance)
+    async with call.open() as app:
+        memory = await find_memory(app.store, call.user, name)
+        memory = await app.memory(call.user).edit(memory.memory_id, text, kind=kind, importance=importance)
+    _tell(call, "cli.memory.edited", memory)
 
 
-def _forgetter(say: Say) -> Any:
-    def forget_(
-        names: Annotated[list[str], argument(say, "memories", "ID")],
-        yes: Annotated[bool, flag(say, "yes", "--yes", "-y")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def change() -> tuple[list[str], list[Session]]:
-            async with opened(settings) as app:
-                found = [await find_memory(app.store, settings.user, name) for name in names]
-                ids = list(dict.fromkeys(memory.memory_id for memory in found))
-                texts = "".join(f"  {one_line(memory.text)}\n" for memory in found)
-                confirm(say, f"{texts}{say['memory.sure'].format(count=len(ids))}", yes)
-                return ids, await forget(app, settings.user, ids)
-
-        ids, sessions = run(change())
-        if as_json:
-            show_json({"forgotten": ids, "summaries": [session.session_id for session in sessions]})
-            return
-        tell(say, "memory.forgotten", count=len(ids))
-        for session in sessions:
-            tell(say, "memory.summary", id=session.session_id[:SHORT], title=one_line(session.title, 60))
-
-    return forget_
+@COMMANDS.command("forget")
+async def forget_memories(
+    call: Call, names: Annotated[list[str], argument("memories", "ID")], yes: Yes = False, as_json: Json = False
+) -> None:
+    async with call.open() as app:
+        found = [await find_memory(app.store, call.user, name) for name in names]
+        ids = list(dict.fromkeys(memory.memory_id for memory in found))
+        texts = "".join(f"  {one_line(memory.text)}\n" for memory in found)
+        call.confirm(f"{texts}{call.say('cli.memory.sure', count=len(ids))}", yes)
+        sessions = await forget(app, call.user, ids)
+    if as_json:
+        show_json({"forgotten": ids, "summaries": [session.session_id for session in sessions]})
+        return
+    call.tell("cli.memory.forgotten", count=len(ids))
+    for session in sessions:
+        call.tell("cli.memory.summary", id=short_id(session.session_id), title=one_line(session.title, 60))
 
 
-def _pinner(say: Say) -> Any:
-    def pin(
-        name: Annotated[str, argument(say, "memory", "ID")],
-        off: Annotated[bool, flag(say, "pin_off", "--off")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def change() -> Memory:
-            async with opened(settings) as app:
-                memory = await find_memory(app.store, settings.user, name)
-                return await app.memory(settings.user).pin(memory.memory_id, not off)
-
-        memory = run(change())
-        said = "memory.unpinned" if off else "memory.pinned"
-        tell(say, said, id=memory.memory_id[:SHORT], text=one_line(memory.text, 80))
-
-    return pin
+@COMMANDS.command("pin")
+async def pin(call: Call, name: MemoryName, off: Annotated[bool, flag("pin_off", "--off")] = False) -> None:
+    async with call.open() as app:
+        memory = await find_memory(app.store, call.user, name)
+        memory = await app.memory(call.user).pin(memory.memory_id, not off)
+    _tell(call, "cli.memory.unpinned" if off else "cli.memory.pinned", memory)
 
 
-def _profiler(say: Say) -> Any:
-    def profile(
-        name: Annotated[str | None, argument(say, "profile_name", "NAME")] = None,
-        value: Annotated[str | None, argument(say, "profile_value", "VALUE")] = None,
-        unset: Annotated[bool, flag(say, "unset", "--unset")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        if unset and (name is None or value is not None):
-            raise InputError("--unset takes a name and no value", hint="lamina memory profile NAME --unset")
-        if name is not None and not name.strip():
-            raise InputError("the name of a profile value is empty", hint="name it, for example city")
-        settings = chosen(user, store)
-
-        async def work() -> Mapping[str, Any]:
-            async with opened(settings, makes=value is not None) as app:
-                rows = app.store.profile
-                if name is not None and unset:
-                    await rows.delete(settings.user, name)
-                elif name is not None and value is not None:
-                    await rows.set(settings.user, {name: value})
-                return await app.memory(settings.user).profile()
-
-        values = run(work())
-        if name is not None and not unset and name not in values:
-            raise NotFoundError(f"no profile value {shown(name)}", hint=f"known: {', '.join(values) or 'none'}")
+@COMMANDS.command("profile")
+async def profile(
+    call: Call, name: Annotated[str | None, argument("profile_name", "NAME")] = None,
+    value: Annotated[str | None, argument("profile_value", "VALUE")] = None,
+    unset: Annotated[bool, flag("unset", "--unset")] = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    if unset and (name is None or value is not None):
+        raise InputError("option.bad_unset")
+    if name is not None and not name.strip():
+        raise InputError("profile.empty_name")
+    async with call.open(makes=value is not None) as app:
         if name is not None and unset:
-            tell(say, "profile.unset", name=name)
-        elif as_json:
-            show_json(values if name is None else {name: values[name]})
-        elif name is not None and value is None:
-            tell(say, "profile.value", name=name, value=values[name])
-        elif name is not None:
-            tell(say, "profile.set", name=name, value=value)
-        elif not values:
-            tell_none(say, "profile.none", settings)
-        else:
-            page(table(say, ("name", "value"), [[styled(n, "cyan"), str(v)] for n, v in values.items()]))
-
-    return profile
+            await app.store.profile.delete(call.user, name)
+        elif name is not None and value is not None:
+            await app.store.profile.set(call.user, {name: value})
+        values = await app.memory(call.user).profile()
+    if name is not None and not unset and name not in values:
+        raise NotFoundError("profile.unknown", name=shown(name), names=list(values) or ["—"])
+    if name is not None and unset:
+        call.tell("cli.profile.unset", name=name)
+    elif as_json:
+        show_json(values if name is None else {name: values[name]})
+    elif name is not None:
+        call.tell("cli.profile.value" if value is None else "cli.profile.set", name=name, value=str(values[name]))
+    elif not values:
+        call.tell_none("cli.profile.none")
+    else:
+        page(table(call.say, ("name", "value"), [[styled(n, "cyan"), str(v)] for n, v in values.items()]))

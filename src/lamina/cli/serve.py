@@ -1,33 +1,38 @@
 """`lamina serve`: the gateway in the foreground. What is printed is for people; requests are lines of JSON below it."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
-import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from lamina.app.app import App
 from lamina.app.files import check_files
 from lamina.app.keys import loopback_token, opening_file
 from lamina.app.providers import with_model
-from lamina.cli.common import Say, chosen, flag, option, run, warn_of_rules
-from lamina.cli.texts import visible
+from lamina.app.store_admin import hide_password
+from lamina.cli.call import Call, Commands, check_choice, flag, option, run, warn_of_rules
+from lamina.cli.say import Say, visible
 from lamina.errors import InputError, SettingsError, shown
+from lamina.portable import handle_signal
 from lamina.settings import Settings
+from lamina.settings.environment import child_environment
 
-LEVELS = ("off", "info", "debug")
+LOG_LEVELS = ("off", "info", "debug")
+COMMANDS = Commands("serve", examples=True)
+SWITCH_INTERVAL_S = 0.0005
+"""After which a thread that computes gives way to the event loop, which asks for that several times in each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +44,41 @@ class _Wanted:
     opens: bool
 
 
-def add_serve(app: typer.Typer, say: Say) -> None:
-    def serve(
-        listen: Annotated[str | None, option(say, "listen", "--listen", metavar="ADDRESS:PORT")] = None,
-        host_name: Annotated[list[str] | None, option(say, "host_name", "--host-name")] = None,
-        origin: Annotated[list[str] | None, option(say, "origin", "--origin")] = None,
-        no_open: Annotated[bool, flag(say, "no_open", "--no-open")] = False,
-        log: Annotated[str, option(say, "log", "--log")] = "info",
-        model: Annotated[str | None, option(say, "model")] = None,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        workspace: Annotated[Path | None, option(say, "serve.workspace", "--workspace")] = None,
-    ) -> None:
-        if workspace is not None and not workspace.is_dir():
-            raise InputError(f"{str(workspace)!r} is not a folder", hint="name the workspace's folder")
-        folder = os.path.abspath(workspace) if workspace else None
-        settings = with_model(chosen(user, store, channel="gateway", listen=listen, workspace=folder), model)
-        if log not in LEVELS:
-            raise InputError(f"--log has no choice {shown(log)}", hint=f"choose one of {', '.join(LEVELS)}")
-        names = (*_listed(settings.host_names), *(host_name or ()))
-        origins = (*_listed(settings.origins), *(origin or ()))
-        _check_names(names, origins)
-        check_files(settings)
-        warn_of_rules(say, settings)
-        run(_serve(say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
-
-    app.command("serve", help=say["serve.help"], epilog=say["serve.examples"])(serve)
+@COMMANDS.single()
+def serve(
+    call: Call,
+    listen: Annotated[str | None, option("listen", "--listen", metavar="ADDRESS:PORT")] = None,
+    host_name: Annotated[list[str] | None, option("host_name", "--host-name")] = None,
+    origin: Annotated[list[str] | None, option("origin", "--origin")] = None,
+    no_open: Annotated[bool, flag("no_open", "--no-open")] = False,
+    log: Annotated[str, option("log", "--log")] = "info",
+    model: Annotated[str | None, option("model")] = None,
+    workspace: Annotated[Path | None, option("serve.workspace", "--workspace")] = None,
+) -> None:
+    if workspace is not None and not workspace.is_dir():
+        raise InputError("workspace.not_a_folder", path=repr(str(workspace)))
+    folder = os.path.abspath(workspace) if workspace else None
+    settings = with_model(call.choose(channel="gateway", listen=listen, workspace=folder), model)
+    check_choice("--log", log, LOG_LEVELS)
+    names = (*_split_names(settings.host_names), *(host_name or ()))
+    origins = (*_split_names(settings.origins), *(origin or ()))
+    _check_names(names, origins)
+    check_files(settings)
+    warn_of_rules(call.say, settings)
+    run(_serve(call.say, _Wanted(settings, names, origins, log, not no_open and sys.stdout.isatty())))
 
 
 def _check_names(names: tuple[str, ...], origins: tuple[str, ...]) -> None:
     """A slip here would only be seen as requests that are refused."""
     for name in names:
         if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", name):
-            raise InputError(f"--host-name cannot be {shown(name)}", hint="a name alone: chat.example.com")
+            raise InputError("option.bad_host_name", value=shown(name))
     for origin in origins:
         if not re.fullmatch(r"https?://[\w.:\[\]-]+/?", origin):
-            raise InputError(f"--origin cannot be {shown(origin)}", hint="scheme and host: https://pages.example")
+            raise InputError("option.bad_origin", value=shown(origin))
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -86,9 +87,9 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
         from lamina.gateway.gateway import Gateway
         from lamina.gateway.options import Options, is_loopback, listen_place
         from lamina.gateway.server import listen, serving, uvicorn_is_quiet
+        from lamina.gateway.watchdog import watched
     except ModuleNotFoundError as error:
-        raise SettingsError(f"the gateway needs the package {error.name}", hint="pip install 'lamina[gateway]'"
-                            ) from None  # fmt: skip
+        raise SettingsError("gateway.package_missing", package=error.name) from None
     settings = wanted.settings
     address, port = listen_place(settings.listen)
     options = Options(
@@ -100,14 +101,17 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
     options = replace(options, port=int(sock.getsockname()[1]))
     _log_to_stderr(wanted.log)
     uvicorn_is_quiet()
-    stop = _stopped_by_signals(say)
+    stop = _stop_on_signals(say)
     try:
         async with _opened(say, settings) as app:
             token = loopback_token(settings) if is_loopback(address) else ""
             if not token and not await app.store.keys.any():
-                place = f"{address}:{options.port}"
-                raise SettingsError(say["serve.no_keys"].format(place=place), hint=say["serve.no_keys.next"])
-            async with serving(Gateway(app, options, token=token, traces=_traces(app)), sock):
+                raise SettingsError("gateway.no_keys", place=f"{address}:{options.port}")
+            gc.collect()
+            gc.freeze()  # what lives as long as the process need not be looked at again by every collection
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            gateway = Gateway(app, options, token=token, traces=_traces(app))
+            async with serving(gateway, sock), watched(settings.environ, settings.watchdog):
                 if not stop.is_set():  # nobody opens a page that is about to end
                     _hello(say, app, _url(options.address, sock), token, wanted.opens)
                 await stop.wait()
@@ -117,11 +121,11 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
 
 @asynccontextmanager
 async def _opened(say: Say, settings: Settings) -> AsyncGenerator[App, None]:
-    """The app with its provider: who cannot answer is told before anybody asks."""
-    with _status(say["serve.opening"]) as status:
+    """The app with its provider, so that a provider that cannot answer is reported before the first question."""
+    with _status(say("cli.serve.opening")) as status:
         async with App.open(settings=settings) as app:
             if status is not None:
-                status.update(say["serve.model"])
+                status.update(say("cli.serve.model"))
             _ = app.engine
             start: Any = getattr(app.provider, "start", None)
             if start is not None:  # the embedded model is read now, not while somebody waits
@@ -137,8 +141,7 @@ def _traces(app: App) -> Any:
     try:
         from lamina.gateway.otel import telemetry
     except ModuleNotFoundError as error:
-        raise SettingsError(f"OpenTelemetry needs the package {error.name}", hint="pip install 'lamina[otel]'"
-                            ) from None  # fmt: skip
+        raise SettingsError("gateway.otel_missing", package=error.name) from None
     return telemetry(app.settings.environ, app.provider.name, app.provider.model)
 
 
@@ -158,18 +161,24 @@ def _url(address: str, sock: socket.socket) -> str:
 def _hello(say: Say, app: App, url: str, token: str, opens: bool) -> None:
     page = f"{url}/?token={token}" if token else f"{url}/"
     provider = app.provider
-    place = re.sub(r"//[^@/]*@", "//", app.settings.store.partition("?")[0])  # without a password
     lines = [
         f"lamina · {visible(provider.model)} ({provider.name})",
-        f"{say['serve.store']}{say['colon']}{visible(place)}",
-        f"{say['serve.api']}{say['colon']}{url}/v1",
-        f"{say['serve.url']}{say['colon']}{page}",
-        say["serve.ready"],
+        say("cli.serve.store", place=hide_password(app.settings.store)),
+        say("cli.serve.api", url=f"{url}/v1"),
+        say("cli.serve.url", url=page),
+        *([say("cli.serve.no_workspace")] if app.settings.tools and not app.settings.workspace else ()),
+        say("cli.serve.ready"),
     ]
     print("\n".join(lines), flush=True)
     if opens:
         address = opening_file(app.settings, page).as_uri() if token else page
-        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
+        asyncio.get_running_loop().run_in_executor(None, _open_page, address)
+
+
+def _open_page(address: str) -> None:
+    """In a process of its own, and so with an environment without secrets; the address has none either."""
+    command = [sys.executable, "-P", "-c", "import sys, webbrowser; webbrowser.open(sys.argv[1])", address]
+    subprocess.run(command, env=child_environment(), check=False)
 
 
 class _Lines(logging.Formatter):
@@ -191,19 +200,20 @@ def _log_to_stderr(level: str) -> None:
     handler.setFormatter(_Lines())
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    logging.getLogger("lamina.injection").setLevel(logging.DEBUG if level == "debug" else logging.INFO)
 
 
-def _stopped_by_signals(say: Say) -> asyncio.Event:
+def _stop_on_signals(say: Say) -> asyncio.Event:
     """The first signal ends the gateway in order, the second one the process, as always."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stopped() -> None:
         stop.set()
-        print(say["serve.ending"], file=sys.stderr, flush=True)
+        print(say("cli.serve.ending"), file=sys.stderr, flush=True)
+        for restore in before:
+            restore()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped)
+    before = [handle_signal(loop, number, stopped) for number in (signal.SIGINT, signal.SIGTERM)]
     return stop

@@ -15,224 +15,133 @@ from lamina.app.skills import (
     switch_template,
     unfilled,
 )
-from lamina.cli.common import (
-    Say,
-    argument,
-    chosen,
-    confirm,
-    flag,
-    one_line,
-    only_below,
-    opened,
-    option,
-    page,
-    pairs,
-    run,
-    show_json,
-    styled,
-    table,
-    tell,
-    tell_none,
-)
-from lamina.cli.texts import visible
+from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, show_json
+from lamina.cli.common import one_line, page, pairs, styled, table
+from lamina.cli.say import Say, visible
 from lamina.records import Template
 from lamina.settings import Settings, load_settings
 
-
-def add_skills(app: typer.Typer, say: Say) -> None:
-    skills = typer.Typer(no_args_is_help=False, invoke_without_command=True)
-    skills.callback()(_lister(say))
-    skills.command("list", hidden=True)(_lister(say))
-    for name, make in (
-        ("import", _importer), ("check", _checker), ("show", _shower), ("enable", _enabler), ("disable", _disabler),
-        ("delete", _deleter),
-    ):  # fmt: skip
-        skills.command(name, help=say[f"skills.{name}"])(make(say))
-    app.add_typer(skills, name="skills", help=say["skills.help"])
+COMMANDS = Commands("skills")
+TemplateName = Annotated[str, argument("template", "NAME")]
+TemplatePath = Annotated[Path, argument("templates", "PATH")]
+Shared = Annotated[bool, flag("shared", "--shared")]
 
 
-def _plain(owner: str, template: Template) -> dict[str, Any]:
+def _to_dict(owner: str, template: Template) -> dict[str, Any]:
     fields = {name: getattr(template, name) for name in Template.__slots__}
     return {"owner": owner, "shared": owner == SHARED, **fields}
 
 
-def _lister(say: Say) -> Any:
-    def skills(
-        context: typer.Context,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        if not only_below(context, "skills", bool(user or store) or as_json):
-            return
-        settings = chosen(user, store)
+@COMMANDS.listing()
+async def list_skills(call: Call, as_json: Json = False) -> None:
+    async with call.open() as app:
+        found = await listed(app.store, call.user)
+    if as_json:
+        show_json([_to_dict(owner, template) for owner, template in found])
+    elif not found:
+        call.tell_none("cli.skills.none")
+    else:
+        columns = ("name", "kind", "scenario", "apps", "enabled", "whose", "source")
+        rows = [_row(call.say, owner, template) for owner, template in found]
+        page(table(call.say, columns, rows, yields=("source", "whose", "scenario", "apps", "kind")))
 
-        async def read() -> list[tuple[str, Template]]:
-            async with opened(settings) as app:
-                return await listed(app.store, settings.user)
 
-        found = run(read())
-        if as_json:
-            show_json([_plain(owner, template) for owner, template in found])
-        elif not found:
-            tell_none(say, "skills.none", settings)
-        else:
-            columns = ("name", "kind", "scenario", "apps", "enabled", "whose", "source")
-            yields = ("source", "whose", "scenario", "apps", "kind")
-            page(table(say, columns, [_row(say, owner, template) for owner, template in found], yields=yields))
-
-    return skills
+def _details(say: Say, owner: str, template: Template) -> dict[str, str]:
+    """What the list and `show` say about a template, in the reader's words."""
+    return {
+        "kind": say("cli.template.skill" if template.is_skill else "cli.template.template"),
+        "apps": ", ".join(template.supported_apps) or say("cli.template.every_app"),
+        "enabled": say("cli.yes" if template.enabled else "cli.no"),
+        "whose": say("cli.template.shared" if owner == SHARED else "cli.template.own"),
+    }
 
 
 def _row(say: Say, owner: str, template: Template) -> list[Any]:
-    kind = styled(say["skill"], "magenta") if template.is_skill else styled(say["template"], "bright_blue")
-    apps = ", ".join(template.supported_apps) or say["every_app"]
-    on = styled(say["on"], "green") if template.enabled else styled(say["off"], "red")
-    whose = say["shared"] if owner == SHARED else say["own"]
+    words = _details(say, owner, template)
     name = styled(one_line(template.name, 40), "cyan" if template.enabled else "dim")
-    return [name, kind, one_line(template.scenario, 20), one_line(apps, 40), on, whose, one_line(template.source, 60)]
+    kind = styled(words["kind"], "magenta" if template.is_skill else "bright_blue")
+    enabled = styled(words["enabled"], "green" if template.enabled else "red")
+    scenario, apps = one_line(template.scenario, 20), one_line(words["apps"], 40)
+    return [name, kind, scenario, apps, enabled, words["whose"], one_line(template.source, 60)]
 
 
-def _importer(say: Say) -> Any:
-    def import_(
-        path: Annotated[Path, argument(say, "templates", "PATH")],
-        shared: Annotated[bool, flag(say, "shared", "--shared")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-        owner = SHARED if shared else settings.user
-
-        async def change() -> tuple[list[Template], Mapping[str, object]]:
-            async with opened(settings, makes=True) as app:
-                kept = list(await import_templates(app.store, owner, path, settings))
-                return kept, {} if shared else await app.store.profile.get(owner)
-
-        kept, known = run(change())
-        if as_json:
-            show_json([_plain(owner, template) for template in kept])
-            return
-        for template in kept:
-            tell(say, "skills.kept", name=template.name, scenario=template.scenario)
-        for words in _slots(say, kept, known, settings):
-            print(words)
-        tell(say, "skills.imported", count=len(kept))
-
-    return import_
+@COMMANDS.command("import")
+async def import_skills(call: Call, path: TemplatePath, shared: Shared = False, as_json: Json = False) -> None:
+    settings = call.settings
+    owner = SHARED if shared else settings.user
+    async with call.open(makes=True) as app:
+        saved = list(await import_templates(app.store, owner, path, settings))
+        known: Mapping[str, object] = {} if shared else await app.store.profile.get(owner)
+    if as_json:
+        show_json([_to_dict(owner, template) for template in saved])
+        return
+    for template in saved:
+        call.tell("cli.skills.kept", name=template.name, scenario=template.scenario)
+    for warning in _slot_warnings(call.say, saved, known, settings):
+        print(warning)
+    call.tell("cli.skills.imported", count=len(saved))
 
 
-def _slots(say: Say, templates: Sequence[Template], known: Container[str], settings: Settings) -> list[str]:
-    """Before the first turn fails for want of a value: what asks for one, and how it gets one."""
+def _slot_warnings(say: Say, templates: Sequence[Template], known: Container[str], settings: Settings) -> list[str]:
+    """Before the first turn fails for want of a value: what asks for one, and how to give it."""
     return [
-        f"{say['warning']}{say['colon']}"
-        + say["skills.slot"].format(name=visible(template.name), slot=f"{{{{{slot}}}}}", value=slot)
+        say("cli.warning", text=say("cli.skills.slot", name=template.name, slot=f"{{{{{slot}}}}}", value=slot))
         for template, slot in unfilled(templates, known, settings)
     ]
 
 
-def _checker(say: Say) -> Any:
-    def check(
-        path: Annotated[Path, argument(say, "templates", "PATH")],
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = load_settings()
-        templates, faults = check_templates(path, settings)
-        empty = _slots(say, templates, (), settings)
-        if as_json:
-            found = [{"fault": fault.message, "next": fault.hint} for fault in faults]
-            show_json({"templates": [template.name for template in templates], "faults": found, "warnings": empty})
-        else:
-            for fault in faults:
-                print(f"{visible(fault.message)}\n  {say['next']}{say['colon']}{visible(fault.hint)}")
-            for words in empty:
-                print(words)
-            tell(say, "faults" if faults else "skills.well", count=len(faults) or len(templates))
-        if faults:
-            raise typer.Exit(1)
-
-    return check
+@COMMANDS.command("check", shared=())
+def check(call: Call, path: TemplatePath, as_json: Json = False) -> None:
+    say, settings = call.say, load_settings()
+    templates, faults = check_templates(path, settings)
+    warnings = _slot_warnings(say, templates, (), settings)
+    if as_json:
+        found = [{"fault": fault.message, "next": fault.hint} for fault in faults]
+        show_json({"templates": [template.name for template in templates], "faults": found, "warnings": warnings})
+    else:
+        for fault in faults:
+            print(f"{say.render(fault.phrase)}\n  {say.next(fault.next_step)}")
+        for warning in warnings:
+            print(warning)
+        call.tell("cli.faults" if faults else "cli.skills.well", count=len(faults) or len(templates))
+    if faults:
+        raise typer.Exit(1)
 
 
-def _shower(say: Say) -> Any:
-    def show(
-        name: Annotated[str, argument(say, "template", "NAME")],
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def read() -> tuple[str, Template]:
-            async with opened(settings) as app:
-                return await find_template(app.store, [settings.user, SHARED], name)
-
-        owner, template = run(read())
-        if as_json:
-            show_json(_plain(owner, template))
-            return
-        rows: dict[str, object] = {"id": template.template_id, "name": template.name}
-        rows["kind"] = say["skill"] if template.is_skill else say["template"]
-        rows |= {"scenario": template.scenario, "apps": ", ".join(template.supported_apps) or say["every_app"]}
-        rows["enabled"] = say["on"] if template.enabled else say["off"]
-        rows |= {"priority": f"{template.priority}/{template.sort}", "source": template.source}
-        rows |= {"whose": say["shared"] if owner == SHARED else say["own"], "description": template.description}
-        page(pairs(say, rows))
-        print()
-        print(visible(template.content))
-
-    return show
+@COMMANDS.command("show")
+async def show(call: Call, name: TemplateName, as_json: Json = False) -> None:
+    async with call.open() as app:
+        owner, template = await find_template(app.store, [call.user, SHARED], name)
+    if as_json:
+        show_json(_to_dict(owner, template))
+        return
+    words = _details(call.say, owner, template)
+    rows: dict[str, object] = {"id": template.template_id, "name": template.name, "kind": words["kind"]}
+    rows |= {"scenario": template.scenario, "apps": words["apps"], "enabled": words["enabled"]}
+    rows |= {"priority": f"{template.priority}/{template.sort}", "source": template.source}
+    rows |= {"whose": words["whose"], "description": template.description}
+    page(pairs(call.say, rows))
+    print(f"\n{visible(template.content)}")
 
 
-def _enabler(say: Say) -> Any:
-    def enable(
-        name: Annotated[str, argument(say, "template", "NAME")],
-        shared: Annotated[bool, flag(say, "shared", "--shared")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        _switch(say, name, chosen(user, store), shared, True)
-
-    return enable
+@COMMANDS.command("enable")
+async def enable(call: Call, name: TemplateName, shared: Shared = False) -> None:
+    async with call.open() as app:
+        template = await switch_template(app.store, SHARED if shared else call.user, name, True)
+    call.tell("cli.skills.enabled", name=template.name)
 
 
-def _disabler(say: Say) -> Any:
-    def disable(
-        name: Annotated[str, argument(say, "template", "NAME")],
-        shared: Annotated[bool, flag(say, "shared", "--shared")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        _switch(say, name, chosen(user, store), shared, False)
-
-    return disable
+@COMMANDS.command("disable")
+async def disable(call: Call, name: TemplateName, shared: Shared = False) -> None:
+    async with call.open() as app:
+        template = await switch_template(app.store, SHARED if shared else call.user, name, False)
+    call.tell("cli.skills.disabled", name=template.name)
 
 
-def _switch(say: Say, name: str, settings: Settings, shared: bool, on: bool) -> None:
-    async def change() -> Template:
-        async with opened(settings) as app:
-            return await switch_template(app.store, SHARED if shared else settings.user, name, on)
-
-    tell(say, "skills.enabled" if on else "skills.disabled", name=run(change()).name)
-
-
-def _deleter(say: Say) -> Any:
-    def delete(
-        name: Annotated[str, argument(say, "template", "NAME")],
-        shared: Annotated[bool, flag(say, "shared", "--shared")] = False,
-        yes: Annotated[bool, flag(say, "yes", "--yes", "-y")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def change() -> Template:
-            async with opened(settings) as app:
-                owner, template = await find_template(app.store, [SHARED if shared else settings.user], name)
-                confirm(say, say["skills.sure"].format(name=one_line(template.name)), yes)
-                await app.store.templates.delete(owner, template.template_id)
-                return template
-
-        tell(say, "skills.deleted", name=run(change()).name)
-
-    return delete
+@COMMANDS.command("delete")
+async def delete(call: Call, name: TemplateName, shared: Shared = False, yes: Yes = False) -> None:
+    async with call.open() as app:
+        owner, template = await find_template(app.store, [SHARED if shared else call.user], name)
+        call.confirm(call.say("cli.skills.sure", name=one_line(template.name)), yes)
+        await app.store.templates.delete(owner, template.template_id)
+    call.tell("cli.skills.deleted", name=template.name)

@@ -2,241 +2,153 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lamina.app import upkeep
+from lamina.app import store_admin
 from lamina.app.app import App
-from lamina.app.commands import whole_id
-from lamina.app.upkeep import STDIO, open_only
-from lamina.cli.common import (
-    SHORT,
-    Say,
-    argument,
-    chosen,
-    day,
-    flag,
-    one_line,
-    only_below,
-    option,
-    page,
-    pairs,
-    progress,
-    run,
-    show_json,
-    size,
-    styled,
-    table,
-    tell,
-)
-from lamina.cli.texts import escaped, visible
-from lamina.records import Job
+from lamina.app.lookup import whole_id
+from lamina.app.store_admin import STDIO, open_only
+from lamina.cli.call import Call, Commands, Json, argument, flag, option, show_json
+from lamina.cli.common import format_size, format_time, one_line, page, pairs, short_id, styled, table
+from lamina.cli.say import escape_json
+from lamina.text.messages import Phrase
+
+COMMANDS = Commands("store")
+WHOLE_STORE = ("store",)
+"""Commands about the whole store have no `--user`."""
 
 
-def add_store(app: typer.Typer, say: Say) -> None:
-    store = typer.Typer(no_args_is_help=False, invoke_without_command=True)
-    store.callback()(_informer(say))
-    for name, make in (
-        ("backup", _backer), ("verify", _verifier), ("export", _exporter), ("import", _importer),
-        ("reindex", _reindexer), ("jobs", _jobber), ("retry", _retrier),
-    ):  # fmt: skip
-        store.command(name, help=say[f"store.{name}"])(make(say))
-    app.add_typer(store, name="store", help=say["store.help"])
+@COMMANDS.listing()
+async def show_store(call: Call, as_json: Json = False) -> None:
+    say, settings = call.say, call.settings
+    async with open_only(settings.store) as opened:
+        info = await store_admin.info(opened, settings.store, settings.user)
+        parked = await store_admin.parked_jobs(opened, settings.user)
+    if as_json:
+        show_json({"user": settings.user, "info": info, "parked": parked})
+        return
+    sizes = ", ".join(say(f"cli.size.{name}", size=format_size(count)) for name, count in info.sizes.items())
+    jobs = ", ".join(say(f"cli.job.{name}", count=count) for name, count in info.jobs.items())
+    rows: dict[str, object] = {"where": info.where, "store": info.kind, "version": info.version, "sizes": sizes}
+    rows |= {"owners": f"{info.owners:,}", "user": settings.user}
+    rows |= {name: f"{count:,}" for name, count in info.counts.items()}
+    rows["jobs"] = styled(jobs, "bold red") if parked else jobs
+    page(pairs(say, rows))
+    if parked:
+        call.tell("cli.store.parked", count=info.jobs["parked"])
+    if not info.searches_all:
+        call.warn("cli.search.index_rebuilding")
 
 
-def _informer(say: Say) -> Any:
-    def store_(
-        context: typer.Context,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        if not only_below(context, "store", bool(user or store) or as_json):
-            return
-        settings = chosen(user, store)
-
-        async def read() -> tuple[upkeep.Info, list[Job]]:
-            async with open_only(settings.store) as opened:
-                info = await upkeep.info(opened, settings.store, settings.user)
-                return info, await upkeep.parked_jobs(opened, settings.user)
-
-        info, parked = run(read())
-        if as_json:
-            show_json({"user": settings.user, "info": info, "parked": parked})
-            return
-        sizes = ", ".join(f"{say[f'size.{name}']} {size(count)}" for name, count in info.sizes.items())
-        jobs = ", ".join(f"{say[f'job.{name}']} {count:,}" for name, count in info.jobs.items())
-        rows: dict[str, object] = {"where": info.where, "store": info.kind, "version": info.version, "sizes": sizes}
-        rows |= {"owners": f"{info.owners:,}", "user": settings.user}
-        rows |= {name: f"{count:,}" for name, count in info.counts.items()}
-        rows["jobs"] = styled(jobs, "bold red") if parked else jobs
-        page(pairs(say, rows))
-        if parked:
-            tell(say, "store.parked", count=info.jobs["parked"])
-
-    return store_
+@COMMANDS.command("backup", shared=WHOLE_STORE)
+async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) -> None:
+    async with open_only(call.settings.store) as opened:
+        with call.progress("cli.progress.copying") as step:
+            copied, problems = await store_admin.backup(opened, path, lambda done, total: step(done, total, ""))
+    call.tell("cli.store.copied", path=str(path), size=format_size(copied))
+    if "rows" in problems:
+        call.warn("cli.store.copy_damaged")
+    if problems - {"rows"}:
+        call.warn("cli.store.index_left_out")
 
 
-def _backer(say: Say) -> Any:
-    def backup(
-        path: Annotated[Path, argument(say, "backup", "PATH")],
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(None, store)
-
-        async def work() -> int:
-            async with open_only(settings.store) as opened:
-                with progress(say, "copying"):
-                    return await upkeep.backup(opened, path)
-
-        tell(say, "store.copied", path=path, size=size(run(work())))
-
-    return backup
-
-
-def _verifier(say: Say) -> Any:
-    def verify(
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(None, store)
-
-        async def work() -> list[str]:
-            async with open_only(settings.store) as opened:
-                with progress(say, "checking"):
-                    return list(await opened.maintenance.verify())
-
-        problems = run(work())
-        if as_json:
-            show_json({"problems": problems})
-        else:
-            for problem in problems:
-                print(visible(problem))
-            tell(say, "faults" if problems else "store.well", count=len(problems))
-        if problems:
-            raise typer.Exit(1)
-
-    return verify
+@COMMANDS.command("verify", shared=WHOLE_STORE)
+async def verify(call: Call, as_json: Json = False) -> None:
+    async with open_only(call.settings.store) as opened:
+        with call.progress("cli.progress.checking") as step:
+            problems = list(await opened.maintenance.verify(lambda done, total: step(done, total, "")))
+            searches_all = await opened.maintenance.searches_all()
+    if as_json:
+        details = [line.text() for problem in problems for line in problem.details]
+        show_json({"problems": [problem.text for problem in problems], "details": details, "complete": searches_all})
+    else:
+        for problem in problems:
+            print(call.say.render(problem.phrase))
+        call.tell("cli.faults" if problems else "cli.store.well", count=len(problems))
+        if any(problem.part == "rows" for problem in problems):
+            print(f"→ {call.say('cli.doctor.rows')}")
+        if not problems and not searches_all:
+            call.warn("cli.search.index_rebuilding")
+    if problems:
+        raise typer.Exit(1)
 
 
-class Shown:
+class Output:
     """The standard output for the lines of an export; a terminal gets nothing that it would obey."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
 
     def write(self, text: str) -> int:
-        return sys.stdout.write(escaped(text) if self._terminal else text)
+        return sys.stdout.write(escape_json(text) if self._terminal else text)
 
 
-def _exporter(say: Say) -> Any:
-    def export(
-        target: Annotated[str, argument(say, "target", "FILE")] = STDIO,
-        everybody: Annotated[bool, flag(say, "everybody", "--all")] = False,
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(user, store)
-        owner = None if everybody else settings.user
-
-        async def work() -> int:
-            async with open_only(settings.store) as opened:
-                if target == STDIO:
-                    return await upkeep.export(opened, owner, Shown())
-                with progress(say, "copying"):
-                    return await upkeep.export_to(opened, owner, Path(target))
-
-        count = run(work())
-        if target != STDIO:
-            tell(say, "store.exported", count=f"{count:,}", path=target)
-
-    return export
+@COMMANDS.command("export")
+async def export(
+    call: Call, target: Annotated[str, argument("target", "FILE")] = STDIO,
+    everybody: Annotated[bool, flag("everybody", "--all")] = False,
+) -> None:  # fmt: skip
+    owner = None if everybody else call.user
+    async with open_only(call.settings.store) as opened:
+        if target == STDIO:
+            await store_admin.export(opened, owner, Output())
+            return
+        with call.progress("cli.progress.copying"):
+            count = await store_admin.export_to(opened, owner, Path(target))
+    call.tell("cli.store.exported", count=count, path=target)
 
 
-def _importer(say: Say) -> Any:
-    def import_(
-        source: Annotated[str, argument(say, "export", "FILE")],
-        user: Annotated[str | None, option(say, "to_user", "--user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(user, store)
+@COMMANDS.command("import", shared=WHOLE_STORE)
+async def import_rows(
+    call: Call, source: Annotated[str, argument("export", "FILE")],
+    user: Annotated[str | None, option("to_user", "--user")] = None,
+) -> None:  # fmt: skip
+    call.user_option = user
+    async with App.open(settings=call.settings, work=False, index=False) as app:
+        with call.progress("cli.progress.reading") as step:
+            lines = 0
 
-        async def work() -> int:
-            async with App.open(settings=settings, work=False, index=False) as app:
-                with progress(say, "reading") as step:
-                    lines = 0
+            def next_line() -> None:
+                nonlocal lines
+                lines += 1
+                if lines % 1_000 == 0:
+                    step(lines, None, f"{lines:,}")
 
-                    def next_line() -> None:
-                        nonlocal lines
-                        lines += 1
-                        if lines % 1_000 == 0:
-                            step(lines, None, f"{lines:,}")
-
-                    return await upkeep.import_lines(app.store, source, user, next_line)
-
-        tell(say, "store.imported", count=f"{run(work()):,}")
-
-    return import_
+            count = await store_admin.import_lines(app.store, source, user, next_line)
+    call.tell("cli.store.imported", count=count)
 
 
-def _reindexer(say: Say) -> Any:
-    def reindex(store: Annotated[str | None, option(say, "store")] = None) -> None:
-        settings = chosen(None, store)
-        upkeep.must_exist(settings.store)
-
-        async def work() -> tuple[int, int]:
-            async with App.open(settings=settings, work=False) as app:
-                with progress(say, "indexing") as step:
-                    return await upkeep.reindex(app, lambda owner, done, total: step(done, total, owner))
-
-        messages, memories = run(work())
-        tell(say, "store.indexed", messages=f"{messages:,}", memories=f"{memories:,}")
-
-    return reindex
+@COMMANDS.command("reindex", shared=WHOLE_STORE)
+async def reindex(call: Call) -> None:
+    store_admin.must_exist(call.settings.store)
+    async with App.open(settings=call.settings, work=False) as app:
+        with call.progress("cli.progress.indexing") as step:
+            messages, memories = await store_admin.reindex(app, lambda owner, done, total: step(done, total, owner))
+    call.tell("cli.store.indexed", messages=messages, memories=memories)
 
 
-def _jobber(say: Say) -> Any:
-    def jobs(
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "as_json", "--json")] = False,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def read() -> list[Job]:
-            async with open_only(settings.store) as opened:
-                return await upkeep.parked_jobs(opened, settings.user)
-
-        found = run(read())
-        if as_json:
-            show_json(found)
-        elif not found:
-            tell(say, "jobs.none", user=settings.user)
-        else:
-            rows = [
-                [styled(j.job_id[:SHORT], "cyan"), j.kind, f"{j.attempts}", day(j.updated),
-                 styled(one_line(j.error, 400), "red")]
-                for j in found
-            ]  # fmt: skip
-            page(table(say, ("id", "kind", "attempts", "when", "error"), rows, right=("attempts",),
-                       yields=("attempts", "when", "kind")))  # fmt: skip
-
-    return jobs
+@COMMANDS.command("jobs")
+async def jobs(call: Call, as_json: Json = False) -> None:
+    async with open_only(call.settings.store) as opened:
+        found = await store_admin.parked_jobs(opened, call.user)
+    if as_json:
+        show_json(found)
+    elif not found:
+        call.tell("cli.jobs.none", user=call.user)
+    else:
+        rows = [
+            [styled(short_id(j.job_id), "cyan"), j.kind, f"{j.attempts}", format_time(j.updated),
+             styled(one_line(call.say.render(Phrase.load(j.error)), 400), "red")]
+            for j in found
+        ]  # fmt: skip
+        columns, yields = ("id", "kind", "attempts", "when", "error"), ("attempts", "when", "kind")
+        page(table(call.say, columns, rows, right=("attempts",), yields=yields))
 
 
-def _retrier(say: Say) -> Any:
-    def retry(
-        name: Annotated[str, argument(say, "job", "JOB")],
-        user: Annotated[str | None, option(say, "user")] = None,
-        store: Annotated[str | None, option(say, "store")] = None,
-    ) -> None:
-        settings = chosen(user, store)
-
-        async def change() -> Job:
-            async with open_only(settings.store) as opened:
-                return await opened.jobs.unpark(settings.user, await whole_id(opened, settings.user, "job", name))
-
-        tell(say, "jobs.again", id=run(change()).job_id[:SHORT])
-
-    return retry
+@COMMANDS.command("retry")
+async def retry(call: Call, name: Annotated[str, argument("job", "JOB")]) -> None:
+    async with open_only(call.settings.store) as opened:
+        job = await opened.jobs.unpark(call.user, await whole_id(opened, call.user, "job", name))
+    call.tell("cli.jobs.again", id=short_id(job.job_id))

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from lamina.cli.common import ROLE_COLOURS
+from lamina.cli.say import Say, visible
 from lamina.cli.tables import Bar, Bars, Fitted
-from lamina.cli.texts import reason_in, visible
 from lamina.types import Context, Message, Receipt, Segment
 
-COLOURS = {
+LAYER_COLOURS = {
     "identity": "cyan",
     "instructions": "bright_cyan",
     "rules": "blue",
@@ -31,9 +32,7 @@ COLOURS = {
     "history": "grey62",
     "user": "bright_white",
 }
-ROLES = {"system": "cyan", "user": "bright_white", "assistant": "green", "tool": "yellow"}
 SHORT_LAYER, SHORT_MESSAGE = 160, 400
-Say = Mapping[str, str]
 
 
 def show_context(context: Context, receipt: Receipt, say: Say, *, full: bool) -> None:
@@ -54,23 +53,23 @@ def _console(file: io.StringIO | None = None) -> Console:
 
 
 def _show(console: Console, context: Context, receipt: Receipt, say: Say, full: bool) -> None:
-    console.rule(f"[bold]{say['messages']}", align="left", style="dim")
-    gone = say["dropped"].format(count=receipt.dropped.count, tokens=receipt.dropped.tokens)
+    console.rule(f"[bold]{say('cli.context.messages')}", align="left", style="dim")
+    gone = say("cli.receipt.dropped", count=receipt.dropped.count, tokens=receipt.dropped.tokens)
     for number, message in enumerate(context.messages):
         if receipt.dropped.count and number == (1 if context.system else 0):
             console.print(Text(f"⋯ {gone}\n", style="yellow"))
-        console.print(Text(f" {message['role']} ", style=f"bold {ROLES[message['role']]} reverse"))
+        console.print(Text(f" {message['role']} ", style=f"bold {ROLE_COLOURS[message['role']]} reverse"))
         if message["role"] == "system":
             _show_layers(console, context, say, full)
         else:
             _show_text(console, _plain(message, say), SHORT_MESSAGE, say, full)
         console.print()
-    console.rule(f"[bold]{say['receipt']}", align="left", style="dim")
+    console.rule(f"[bold]{say('cli.context.receipt')}", align="left", style="dim")
     console.print(bars(receipt, say))
     if receipt.dropped.count:
         console.print(Padding(Text(gone, style="yellow"), (0, 1)))
     if receipt.over_budget:
-        console.print(Padding(Text(say["over"], style="bold red"), (0, 1)))
+        console.print(Padding(Text(say("cli.receipt.over"), style="bold red"), (0, 1)))
     console.print(segments(receipt, say, full, narrow=console.width < 100))
     console.print(Padding(Text(proof(receipt, say), style="dim"), (0, 1)))
 
@@ -78,7 +77,7 @@ def _show(console: Console, context: Context, receipt: Receipt, say: Say, full: 
 def _show_layers(console: Console, context: Context, say: Say, full: bool) -> None:
     """The system message, layer by layer, a little of each."""
     for text, segment in context.spans[0]:
-        name = Text(f"  {segment.layer}", style=f"bold {COLOURS.get(segment.layer, 'white')}")
+        name = Text(f"  {segment.layer}", style=f"bold {LAYER_COLOURS.get(segment.layer, 'white')}")
         console.print(name.append(f"  {visible(segment.source)}", style="dim"))
         _show_text(console, visible((text or "").strip("\n")), SHORT_LAYER, say, full)
 
@@ -87,7 +86,7 @@ def _show_text(console: Console, text: str, limit: int, say: Say, full: bool) ->
     shown = text if full or len(text) <= limit else text[:limit].rsplit(maxsplit=1)[0]
     console.print(Padding(Text(shown), (0, 0, 0, 4)))
     if len(shown) < len(text):
-        console.print(Padding(Text(say["more"].format(chars=len(text) - len(shown)), style="dim"), (0, 0, 0, 4)))
+        console.print(Padding(Text(say("cli.more", chars=len(text) - len(shown)), style="dim"), (0, 0, 0, 4)))
 
 
 def _plain(message: Message, say: Say) -> str:
@@ -95,26 +94,26 @@ def _plain(message: Message, say: Say) -> str:
     if isinstance(content, str):
         lines = [content] if content else []
     else:
-        lines = [part["text"] if part["type"] == "text" else say["picture"] for part in content or ()]
+        lines = [part["text"] if part["type"] == "text" else say("cli.picture") for part in content or ()]
     for call in message.get("tool_calls") or ():
-        lines.append(f"→ {say['calls']} {call['function']['name']} {call['function']['arguments']}")
+        lines.append(say("cli.calls", name=call["function"]["name"], arguments=call["function"]["arguments"]))
     return visible("\n".join(lines))
 
 
 def bars(receipt: Receipt, say: Say) -> Bars:
     """A bar for each layer: the layers are compared with each other, the sum with the budget."""
     rows = [
-        Bar(layer, sent, sent / max(1, receipt.tokens), COLOURS.get(layer, "white"))
+        Bar(layer, sent, sent / max(1, receipt.tokens), LAYER_COLOURS.get(layer, "white"))
         for layer, (sent, _) in receipt.by_layer().items()
         if sent
     ]
     total = Text(
-        say["of_budget"].format(tokens=receipt.tokens, budget=receipt.budget),
+        say("cli.receipt.of_budget", tokens=receipt.tokens, budget=receipt.budget),
         style="bold red" if receipt.over_budget else "bold",
     )
     free = receipt.budget - receipt.tokens
     if free > 0:
-        total.append(f"  ({say['free']} {free:,.0f})", style="dim")
+        total.append(f"  {say('cli.receipt.free', tokens=f'{free:,.0f}')}", style="dim")
     return Bars(rows, total)
 
 
@@ -125,27 +124,32 @@ def segments(receipt: Receipt, say: Say, full: bool, narrow: bool) -> Fitted:
     for run in _runs(receipt.segments, full):
         first, last, alone = run[0], run[-1], len(run) == 1
         dropped = first.decision == "dropped"
-        reason = reason_in(say["lang"], first.reason)
+        reason = say.render(first.reason)
         cells = {
             "bytes": Text("—" if dropped else f"{first.start}–{last.end}"),
-            "layer": Text(first.layer, style=COLOURS.get(first.layer, "white")),
+            "layer": Text(first.layer, style=LAYER_COLOURS.get(first.layer, "white")),
             "tokens": Text(f"{sum(segment.tokens for segment in run):,}"),
             "source": Text(visible(first.source if alone else f"{first.source} … {last.source}")),
             "hash": Text(first.hash[:8] if alone else ""),
-            "trust": Text(reason_in(say["lang"], first.trust) if alone and not dropped else ""),
-            "why": Text(f"{reason_in(say['lang'], 'dropped')}: {reason}" if dropped else reason,
+            "trust": Text(say(f"trust.{first.trust}") if alone and not dropped else ""),
+            "why": Text(say("cli.receipt.left_out", reason=reason) if dropped else reason,
                         style="yellow" if dropped else ""),
         }  # fmt: skip
         rows.append([cells[name] for name in names])
     yields = [name for name in ("hash", "trust", "bytes", "tokens") if name in names]
     return Fitted(
-        {name: say[name] for name in names}, rows, ("source", "why"), ("bytes", "tokens"), yields, padding=(0, 1, 0, 1)
+        {name: say(f"cli.col.{name}") for name in names},
+        rows,
+        ("source", "why"),
+        ("bytes", "tokens"),
+        yields,
+        padding=(0, 1, 0, 1),
     )
 
 
 def proof(receipt: Receipt, say: Say) -> str:
     """What the receipt vouches for, in one line."""
-    tiles = say["tiles"].format(segments=len(receipt.segments), size=receipt.size)
+    tiles = say("cli.receipt.tiles", segments=len(receipt.segments), size=receipt.size)
     return f"{tiles} · sha256 {receipt.hash[:16]} · {receipt.grammar} · {visible(receipt.counter)}"
 
 
@@ -159,9 +163,9 @@ def cuts(receipt: Receipt, say: Say) -> Fitted | None:
         rows = list(run)
         source = rows[0].source if len(rows) == 1 else f"{rows[0].source} … {rows[-1].source}"
         lines.append([
-            Text(layer, style=COLOURS.get(layer, "white")), Text(reason_in(say["lang"], fate), style="yellow"),
+            Text(layer, style=LAYER_COLOURS.get(layer, "white")), Text(say(f"cli.decision.{fate}"), style="yellow"),
             Text(f"{sum(row.tokens for row in rows):,}"), Text(visible(source), style="dim"),
-            Text(visible(reason_in(say["lang"], reason))),
+            Text(say.render(reason)),
         ])  # fmt: skip
     heads: dict[str, str] = dict.fromkeys(("layer", "fate", "tokens", "source", "why"), "")
     return Fitted(heads, lines, ("source", "why"), yields=("source", "tokens"), show_header=False)
@@ -184,12 +188,13 @@ def files_table(rows: list[dict[str, Any]], say: Say) -> Fitted:
     """The instruction files in force, what each includes below it."""
     lines: list[list[Text]] = []
     for row in rows:
-        last = say["turn"].format(turn=row["last_injected"]) if row["last_injected"] else "—"
+        injected = "cli.rules.injected_changed" if row["changed_since"] else "cli.rules.injected"
+        last = say(injected, turn=row["last_injected"]) if row["last_injected"] else "—"
         lines.append([
-            Text(say[row["kind"]], style="cyan" if row["kind"] == "instructions" else "blue"),
+            Text(say(f"cli.file.{row['kind']}"), style="cyan" if row["kind"] == "instructions" else "blue"),
             Text(visible(row["path"])), Text(f"{row['size']:,}"), Text(f"{row['tokens']:,}"), Text(row["hash"][:8]),
-            Text(last + (say["changed_since"] if row["changed_since"] else "")),
+            Text(last),
         ])  # fmt: skip
         lines += [[Text(""), Text(f"└ {visible(name)}", style="dim")] for name in row["includes"]]
-    heads = {name: say[name] for name in ("kind", "path", "size", "tokens", "hash", "last_injected")}
-    return Fitted(heads, lines, ("path",), ("size", "tokens"), yields=("hash", "size", "last_injected", "tokens"))
+    heads = {name: say(f"cli.col.{name}") for name in ("kind", "path", "bytes", "tokens", "hash", "last_injected")}
+    return Fitted(heads, lines, ("path",), ("bytes", "tokens"), yields=("hash", "bytes", "last_injected", "tokens"))

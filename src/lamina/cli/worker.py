@@ -1,4 +1,4 @@
-"""`lamina worker`: the work in the background, until it is told to stop."""
+"""`lamina worker`: background jobs, until it is told to stop."""
 
 import asyncio
 import signal
@@ -8,70 +8,66 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
-
 from lamina.app.app import App
 from lamina.app.worker import Report, Worker
-from lamina.cli.common import Say, check_store, chosen, flag, option, run, show_json
+from lamina.cli.call import Call, Commands, flag, show_json
+from lamina.cli.say import Say
+from lamina.gateway.watchdog import watched
+from lamina.portable import handle_signal
 from lamina.records import Job
 
 ENDS = ("done", "again", "parked", "lost")
+COMMANDS = Commands("worker")
 
 
-def add_worker(app: typer.Typer, say: Say) -> None:
-    def worker(
-        once: Annotated[bool, flag(say, "once", "--once")] = False,
-        store: Annotated[str | None, option(say, "store")] = None,
-        as_json: Annotated[bool, flag(say, "json_lines", "--json")] = False,
-    ) -> None:
-        settings = chosen(None, store)
-        check_store(settings)  # in an empty one it would wait for ever for jobs that are elsewhere
-        counts: Counter[str] = Counter()
+@COMMANDS.single(shared=("store",))
+async def worker(
+    call: Call, once: Annotated[bool, flag("once", "--once")] = False,
+    as_json: Annotated[bool, flag("json_lines", "--json")] = False,
+) -> None:  # fmt: skip
+    settings = call.settings
+    call.check_store()  # in an empty one it would wait for ever for jobs that are elsewhere
+    counts: Counter[str] = Counter()
+    stop = stop_on_signals()
+    async with App.open(settings=settings, work=False) as app:
+        with _reporting(call.say, counts, as_json) as show:
 
-        async def work() -> None:
-            stop = stopped_by_signals()
-            async with App.open(settings=settings, work=False) as opened:
-                with _shown(say, counts, as_json) as show:
+            def report(job: Job, how: str, error: str) -> None:
+                counts[how] += 1
+                show(job, how, error)
 
-                    def ended(job: Job, how: str, error: str) -> None:
-                        counts[how] += 1
-                        show(job, how, error)
-
-                    made = Worker(opened.store, opened.memory, report=ended)
-                    if once:
-                        while not stop.is_set() and await made.run_once():
-                            pass
-                    else:
-                        await made.run(stop)
-
-        run(work())
-        if not as_json:
-            print(_line(say, counts))
-
-    app.command("worker", help=say["worker.help"])(worker)
+            made = Worker(app.store, app.memory, report=report)
+            if once:
+                while not stop.is_set() and await made.run_once():
+                    pass
+            else:
+                async with watched(settings.environ, settings.watchdog):
+                    await made.run(stop)
+    if not as_json:
+        print(_summary(call.say, counts))
 
 
-def stopped_by_signals() -> asyncio.Event:
-    """The first signal lets what was begun come to its end, the second one ends the process as always."""
+def stop_on_signals() -> asyncio.Event:
+    """The first signal lets running work finish, the second one ends the process as always."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stopped() -> None:
         stop.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for restore in before:
+            restore()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped)
+    before = [handle_signal(loop, number, stopped) for number in (signal.SIGINT, signal.SIGTERM)]
     return stop
 
 
-def _line(say: Say, counts: Counter[str]) -> str:
-    return ", ".join(f"{say[f'end.{name}']} {counts[name]:,}" for name in ENDS if counts[name] or name == "done")
+def _summary(say: Say, counts: Counter[str]) -> str:
+    return ", ".join(say(f"cli.end.{name}", count=counts[name]) for name in ENDS if counts[name] or name == "done")
 
 
 @contextmanager
-def _shown(say: Say, counts: Counter[str], as_json: bool) -> Generator[Report, None, None]:
-    """A line a job as JSON; else a count that moves, where somebody looks."""
+def _reporting(say: Say, counts: Counter[str], as_json: bool) -> Generator[Report, None, None]:
+    """A line of JSON for each job; else a count that moves, on a terminal."""
     if as_json:
 
         def as_line(job: Job, how: str, error: str) -> None:
@@ -85,5 +81,5 @@ def _shown(say: Say, counts: Counter[str], as_json: bool) -> Generator[Report, N
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(say["waiting"]) as status:
-        yield lambda job, how, error: status.update(_line(say, counts))
+    with Console(stderr=True).status(say("cli.progress.waiting")) as status:
+        yield lambda job, how, error: status.update(_summary(say, counts))

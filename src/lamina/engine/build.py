@@ -5,23 +5,28 @@ source that cannot be read stops the turn, unless a turn can do without it, and 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from lamina.apart import run_apart
 from lamina.assembly.context import assemble
-from lamina.assembly.entries import admit
 from lamina.assembly.fences import session_mark
+from lamina.assembly.history import Chat, answered, closed, together, without_pictures
+from lamina.assembly.ledger import Ledger
 from lamina.assembly.prompt import mode_hint
+from lamina.assembly.shares import LEFT_OUT
 from lamina.assembly.tokens import estimate_message_tokens
-from lamina.assembly.told import LEFT_OUT
-from lamina.engine.layout import Changes, Past, Requests, read_past
+from lamina.engine.ledger_state import Changes, StoredLedger, TurnRequests, read_stored_ledger
 from lamina.engine.state import Runtime
-from lamina.errors import LaminaError, NotFoundError, PromptError
-from lamina.layers.history import Chat, answered, read_chat, without_pictures
-from lamina.layers.injection import PromptEnvelope, SystemPromptManager
-from lamina.layers.tools import ToolRegistry
+from lamina.errors import LaminaError, NotFoundError
 from lamina.ports import Count, HistoryRows, Source
-from lamina.records import Turn
+from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
+from lamina.records import Session, StoredMessage, Turn
+from lamina.text.messages import Phrase
+from lamina.text.slices import size_of
+from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Form, Lang, Layer, Layout, Message, Share
 
 SHARES: Mapping[str, Share] = {
@@ -35,7 +40,9 @@ SHARES: Mapping[str, Share] = {
 }
 """What each layer may take of the budget by default, and what the layers leave to the history."""
 DEADLINE = 0.15
-SKIPPED = "skipped: "
+PAGE_ROWS = 64
+CHARACTERS_PER_TOKEN = 8
+"""More than any counter packs into one token on average, so that enough is always read."""
 
 Prompts = Callable[[Turn], SystemPromptManager]
 
@@ -51,8 +58,8 @@ class BuildSettings:
     shares: Mapping[str, Share] = field(default_factory=lambda: dict(SHARES))
     deadline: float = DEADLINE
     """Seconds that an optional source may take."""
-    off: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Layers that are switched off, and the words for it in the receipt."""
+    off: Mapping[str, Phrase] = field(default_factory=dict[str, Phrase])
+    """Layers that are switched off, and what the receipt says of it."""
     blind: bool = False
     """The model sees no pictures: those in the history are left out."""
     layout: Layout = "strict"
@@ -65,10 +72,10 @@ class Gathered:
 
     layers: tuple[Layer, ...]
     repeat: tuple[Layer, ...] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What stands once more in front of the words, and behind it the phase prompt."""
+    phase: tuple[Layer, ...] = ()
+    skipped: Mapping[str, Phrase] = field(default_factory=dict[str, Phrase])
     envelope: PromptEnvelope | None = None
-    manager: SystemPromptManager | None = None
-    """Who is told that the envelope was sent."""
 
 
 class ContextBuilder:
@@ -83,43 +90,61 @@ class ContextBuilder:
         prompts: Prompts | None = None,
         tools: ToolRegistry | Mapping[str, ToolRegistry] | None = None,
         memories: Changes | None = None,
+        secret: bytes = b"",
     ) -> None:
+        """`secret` makes the marks of turns that have none; without one the builder makes its own."""
         self.settings = settings or BuildSettings()
         self._memories = memories
         self.sources = list(sources)
         self._history, self._prompts, self._tools = history, prompts, tools
+        self._secret = secret or os.urandom(16)
+
+    def marked(self, turn: Turn) -> Turn:
+        """The turn with the mark of its session's fences: the same on all its turns."""
+        return turn if turn.mark else replace(turn, mark=turn_mark(self._secret, turn.session))
 
     async def build(self, turn: Turn) -> Context:
+        turn = self.marked(turn)
         requests = await self.requests(turn)
         gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
         if turn.given.results:  # they are stored when the turn begins
             chat = replace(chat, messages=answered(chat.messages, turn.given.results))
-        return self.assemble(turn, gathered, chat, turn.given.since, requests)
+        size = size_of((turn.user, turn.given.system, turn.given.tools)) + chat.size
+        return await run_apart(size, self.assemble, turn, gathered, chat, turn.given.since, requests)
 
-    async def requests(self, turn: Turn) -> Requests | None:
+    async def requests(self, turn: Turn) -> TurnRequests | None:
         """What the requests of a turn go on from, in the layout `ledger`; to be asked for before anything else."""
         settings = self.settings
         if settings.layout == "strict" or turn.given.history is not None:
             return None
-        past: Past = await read_past(self._history, self._memories, turn)
-        return Requests(
-            past, tuple(settings.off), budget=settings.budget,
-            count=self._count(Runtime.of(turn.session.runtime)), owner=turn.owner, mark=turn_mark(turn),
-            lang=settings.lang, form=settings.form, shares=settings.shares,
+        past: StoredLedger = await read_stored_ledger(self._history, self._memories, turn)
+        new_ledger = partial(
+            Ledger, layout="ledger", budget=settings.budget, count=self._count(Runtime.of(turn.session.runtime)),
+            owner=turn.owner, mark=self.marked(turn).mark, lang=settings.lang, form=settings.form,
+            shares=settings.shares,
         )  # fmt: skip
+        return TurnRequests(past, new_ledger, tuple(settings.off))
 
     def _count(self, runtime: Runtime) -> Count:
         """The counter with what the provider has taught about it."""
         learnt = runtime.calibration
         return learnt.applied(self.settings.count) if learnt.estimated else self.settings.count
 
-    async def gather(self, turn: Turn) -> Gathered:
-        """Every source is asked at once; what they say stands in the order of the layers."""
-        envelope = None
-        manager = self._prompts(turn) if self._prompts else None
+    def prompts(self, turn: Turn) -> SystemPromptManager | None:
+        """Who decides about the injections of a turn that is sent."""
+        return self._prompts(turn) if self._prompts else None
+
+    async def gather(self, turn: Turn, prompts: SystemPromptManager | None = None) -> Gathered:
+        """Every source is asked at once; what they say stands in the order of the layers. Without `prompts` this is for
+        looking only, and no injection is logged or counted."""
+        turn, envelope = self.marked(turn), None
+        manager = prompts or self.prompts(turn)
         if manager:
             use = turn.context_use if turn.context_use is not None else turn.session.runtime.get("use")
-            envelope = manager.prepare(turn.user, phase_prompt=turn.phase_prompt, context_use=use)
+            texts = await self._history.texts(turn.owner, manager.wanted) if manager.wanted else None
+            envelope = manager.prepare(
+                turn.user, phase_prompt=turn.phase or None, context_use=use, texts=texts, dry=prompts is None
+            )
         answers = await asyncio.gather(*(self._ask(source, turn) for source in self.sources), return_exceptions=True)
         layers = list(envelope.layers) if envelope else []
         skipped = dict(self.settings.off)
@@ -131,34 +156,25 @@ class ContextBuilder:
                 skipped[f"{source.name}:{called}" if called else source.name] = _why(answer, self.settings.deadline)
             else:
                 layers += answer
-        layers += [self._caller(turn)] if turn.given.system.strip() else []
-        hint = mode_hint(turn.session.mode or "ask")
-        layers += [Layer("mode", hint, f"mode:{turn.session.mode}")] if hint else []
+        if turn.given.system.strip():  # below the operator's words, and in a fence, whatever it says
+            layers.append(Layer("caller", turn.given.system, "system text of the caller", turn.owner, "user"))
+        mode = turn.session.mode or "ask"
+        layers.append(Layer("mode", mode_hint(mode), f"mode:{mode}"))
         tools = self.tools(turn)
         layers += [tools.layer()] if tools else []
-        repeat = list(envelope.repeat) if envelope else []
-        if turn.phase_prompt and turn.phase_prompt.strip():
-            repeat.append(Layer("mode", turn.phase_prompt, "phase prompt"))
         if turn.given.results:  # the turn goes on in its middle: nothing is injected there
-            return Gathered(tuple(layers), (), skipped)
-        return Gathered(tuple(layers), tuple(repeat), skipped, envelope, manager)
+            return Gathered(tuple(layers), skipped=skipped)
+        phase = (Layer("mode", turn.phase, "phase prompt", trust="user"),) if turn.phase else ()
+        repeat = (*(envelope.repeat if envelope else ()), *phase)
+        return Gathered(tuple(layers), repeat, phase, skipped, envelope)
 
-    def missed(self, gathered: Gathered) -> list[str]:
-        """What should be there and is not, in words for people: a source that failed, a skill that is gone."""
+    def missing(self, gathered: Gathered) -> list[Phrase]:
+        """What should be there and is not, for people: a source that failed, a skill that is gone."""
         found = {name: why for name, why in gathered.skipped.items() if name not in self.settings.off}
         return [
-            why.removeprefix(LEFT_OUT) if why.startswith(LEFT_OUT) else f"without {name}: {why.removeprefix(SKIPPED)}"
+            Phrase("notice.left_out" if why.code == LEFT_OUT else "notice.without", source=name, why=why.values["why"])
             for name, why in found.items()
         ]
-
-    def _caller(self, turn: Turn) -> Layer:
-        """The caller's own system text: below the operator's, and fenced where it imitates lamina's words."""
-        layer = Layer("caller", turn.given.system, "the caller's system text", turn.owner, "user")
-        try:
-            admit(layer, turn.owner, turn_mark(turn), self.settings.lang, self.settings.form)
-        except PromptError:
-            return replace(layer, trust="outside")
-        return layer
 
     def tools(self, turn: Turn) -> ToolRegistry | None:
         """The tools that the session's mode allows."""
@@ -170,7 +186,7 @@ class ContextBuilder:
     async def chat(self, turn: Turn) -> Chat:
         """[5]: the rolling window of this session, and of no other, from its last compaction on."""
         if turn.given.history is not None:
-            return Chat(self._seen(turn.given.history), 0)
+            return Chat(self._seen(turn.given.history), 0, size=size_of(turn.given.history))
         found = await read_chat(
             self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before,
             after=Runtime.of(turn.session.runtime).folded,
@@ -182,19 +198,20 @@ class ContextBuilder:
 
     def assemble(
         self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = (),
-        requests: Requests | None = None,
+        requests: TurnRequests | None = None,
     ) -> Context:  # fmt: skip
         """A request; `since` is what the turn itself has added, calls and their results."""
-        settings, registry = self.settings, self.tools(turn)
+        turn, settings, registry = self.marked(turn), self.settings, self.tools(turn)
         tools = [*(registry.schemas if registry else ()), *turn.given.tools]
         runtime = Runtime.of(turn.session.runtime)
-        hints = runtime.layers(settings.lang, turn_mark(turn))
+        hints = runtime.layers(settings.lang)
         if requests:
-            return requests.context(
+            context = requests.context(
                 turn, [*gathered.layers, *hints], chat, since, tools=tools, repeat=gathered.repeat,
                 skipped=gathered.skipped,
             )  # fmt: skip
-        return assemble(
+            return _triggered(context, gathered.envelope)
+        context = assemble(
             [*gathered.layers, *hints],
             history=[*chat.messages, *since] if turn.given.results else chat.messages,
             user=None if turn.given.results else turn.user,
@@ -203,7 +220,7 @@ class ContextBuilder:
             count=self._count(runtime),
             tools=tools,
             owner=turn.owner,
-            mark=turn_mark(turn),
+            mark=turn.mark,
             lang=settings.lang,
             form=settings.form,
             shares=settings.shares,
@@ -211,6 +228,7 @@ class ContextBuilder:
             older=chat.older,
             repeat=gathered.repeat,
         )
+        return _triggered(context, gathered.envelope)
 
     async def _ask(self, source: Source, turn: Turn) -> Sequence[Layer]:
         if source.name in self.settings.off:
@@ -221,16 +239,45 @@ class ContextBuilder:
             return await source.layers(turn)
 
 
-def turn_mark(turn: Turn) -> str:
-    """The mark of a session's fences: the same on all its turns, and not to be guessed from its name alone."""
-    session = turn.session
-    return session_mark(f"{session.owner}\n{session.session_id}\n{session.created!r}")
+def turn_mark(secret: bytes, session: Session) -> str:
+    """The mark of a session's fences; a new session with the name of a deleted one has another."""
+    return session_mark(secret, f"{session.owner}\n{session.session_id}\n{session.created!r}")
 
 
-def _why(error: Exception, deadline: float) -> str:
+def _triggered(context: Context, envelope: PromptEnvelope | None) -> Context:
+    """The context with what triggered its injection in the receipt."""
+    if envelope is None or not envelope.triggers:
+        return context
+    return replace(context, receipt=replace(context.receipt, triggers=envelope.triggers))
+
+
+def _why(error: Exception, deadline: float) -> Phrase:
     if isinstance(error, TimeoutError):
-        return f"skipped: no answer within {1_000 * deadline:.0f} ms"
+        return Phrase("reason.skipped", why=Phrase("reason.no_answer", ms=round(1_000 * deadline)))
     if isinstance(error, NotFoundError):
-        return f"{LEFT_OUT}{error.message}"
-    what = error.message if isinstance(error, LaminaError) else type(error).__name__
-    return f"{SKIPPED}{what}"
+        return Phrase(LEFT_OUT, why=error.phrase)
+    return Phrase("reason.skipped", why=error.phrase if isinstance(error, LaminaError) else type(error).__name__)
+
+
+async def read_chat(
+    store: HistoryRows, owner: str, session_id: str, *, budget: float, before: int | None = None, after: int = 0
+) -> Chat:
+    """What may fit into `budget` tokens of the messages between two numbers. Rows are read from the newest back, page
+    by page, until more would not fit, so a long session costs no more than a short one."""
+    rows: list[StoredMessage] = []
+    room = max(0.0, budget) * CHARACTERS_PER_TOKEN
+    edge, size, limit = before, 0, PAGE_ROWS
+    while True:
+        page = await store.messages(owner, session_id, after=after, before=edge, limit=limit, newest=True)
+        rows[:0] = page
+        size += sum(len(row.text) + size_of(row.extra) for row in page) + len(page) * CHARACTERS_PER_TOKEN
+        if len(page) < limit or page[0].seq == after + 1 or size > room:
+            break
+        edge, limit = page[0].seq, 2 * limit
+    last = rows[-1].seq if rows else after
+    if rows and rows[0].seq > after + 1:  # a turn that was cut in the middle is left out
+        first = rows[0].turn_id
+        whole = next((n for n, row in enumerate(rows) if not first or row.turn_id != first), len(rows))
+        rows = rows[whole:]
+    messages = await run_apart(size, lambda: closed(together(rows)))
+    return Chat(messages, (rows[0].seq - 1 if rows else last) - after, rows, size)

@@ -3,32 +3,37 @@
 The messages stay in the store; the summary says which it stands for. What would free less than a tenth is an error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from lamina.apart import run_apart
+from lamina.assembly.entries import CURRENT_TURN
+from lamina.assembly.history import closed, together
 from lamina.engine.state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
-from lamina.layers.history import closed, together
-from lamina.layers.summaries import summarise, summary_from_reply, summary_prompt
+from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
 from lamina.ports import Complete, Count, HistoryRows
 from lamina.records import Session, StoredMessage
+from lamina.text.slices import size_of
 from lamina.types import Context, Message, ToolCall
 
-FULL = 0.8
+FOLD_AT_SHARE = 0.8
 """The share of the window at which the history is folded."""
-KEPT = 0.3
+KEPT_SHARE = 0.3
 """The share of the window that the newest turns may keep."""
-LEAST = 0.1
+MIN_FREED_SHARE = 0.1
 """A compaction that frees less than this share is an error."""
-MESSAGES, FIRST = 400, 8
+MAX_SUMMARISED_MESSAGES, FIRST_MESSAGES = 400, 8
 """How many of the newest messages a summary is made of, and how many of the first, for the original request."""
-SHORTEST, LONGEST = 400, 4_000
-HINT = "raise the budget (LAMINA_BUDGET), shorten rules, skills or the message, or begin a new session"
+MIN_SUMMARY_CHARACTERS, MAX_SUMMARY_CHARACTERS = 400, 4_000
+WRITTEN_BY = {"model": "summary.by_model", "extractive": "summary.by_extractive"}
 
 
 class SessionRows(Protocol):
-    async def update(self, owner: str, session_id: str, *, runtime: dict[str, object]) -> Session: ...
+    async def update(
+        self, owner: str, session_id: str, *, runtime: dict[str, object], injection: dict[str, object] | None
+    ) -> Session: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,12 @@ def is_due(context: Context) -> bool:
     """Does the whole of it, with what had to be left out, pass the mark? Only where there is something to fold."""
     receipt = context.receipt
     whole = receipt.tokens + receipt.dropped.tokens
-    folds = any(segment.layer == "history" and segment.reason != "the current turn" for segment in receipt.segments)
-    return folds and (whole > FULL * receipt.budget or receipt.dropped.count > 0)
+    folds = any(segment.layer == "history" and segment.reason != CURRENT_TURN for segment in receipt.segments)
+    return folds and (whole > FOLD_AT_SHARE * receipt.budget or receipt.dropped.count > 0)
+
+
+def is_full(context: Context) -> bool:
+    return context.receipt.tokens > FOLD_AT_SHARE * context.receipt.budget
 
 
 def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, turns: int = 0) -> int:
@@ -82,36 +91,54 @@ def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 async def fold(
-    history: HistoryRows, session: Session, upto: int, *, budget: float, complete: Complete | None = None
-) -> Compaction:
-    """The summary of the messages after the last compaction and up to a number: by a model, else extractive."""
+    history: HistoryRows, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
+    again: bool = False,
+) -> Compaction:  # fmt: skip
+    """The summary of the messages after the last compaction and up to a number: by a model, else extractive. With
+    `again` it also stands for the messages of all compactions before it."""
     owner, session_id = session.owner, session.session_id
-    before = Runtime.of(session.runtime).folded
+    folded = Runtime.of(session.runtime).folded
+    before, upto = (0, max(upto, folded)) if again else (folded, upto)
     if upto <= before:
-        raise CompactionError("there is nothing to fold: only the newest turns are left", hint=HINT)
-    rows = list(await history.messages(owner, session_id, after=before, before=upto + 1, limit=MESSAGES, newest=True))
+        raise CompactionError("compaction.nothing_to_fold", hint="compaction.make_room")
+    newest = await history.messages(
+        owner, session_id, after=before, before=upto + 1, limit=MAX_SUMMARISED_MESSAGES, newest=True
+    )
+    rows = list(newest)
     if not before and rows[0].seq > 1:
-        rows[:0] = await history.messages(owner, session_id, before=min(FIRST + 1, rows[0].seq))
-    messages = closed(together(rows))
-    limit = int(min(LONGEST, max(SHORTEST, 0.2 * budget)))
-    text, by = await _summary(messages, limit, complete)
+        rows[:0] = await history.messages(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
+    messages = await run_apart(size_of([row.content for row in rows]), lambda: closed(together(rows)))
+    limit = int(min(MAX_SUMMARY_CHARACTERS, max(MIN_SUMMARY_CHARACTERS, 0.2 * budget)))
+    text, by = await _summary(messages, limit, complete, unread=upto - before - len(rows))
     return Compaction(before + 1, upto, text, by)
 
 
-async def _summary(messages: Sequence[Message], limit: int, complete: Complete | None) -> tuple[str, str]:
+async def _summary(
+    messages: Sequence[Message], limit: int, complete: Complete | None, *, unread: int
+) -> tuple[str, str]:
     if complete is not None:
         try:
-            reply = await complete(summary_prompt(messages, limit, form="compaction"), None)
+            prompt = await run_apart(text_size(messages), summary_prompt, messages, limit, form="compaction")
+            reply = await complete(prompt, None)
             return summary_from_reply(reply, limit), "model"
         except (ProviderError, MemoryFormError):  # the work goes on; who wrote it is kept with it
             pass
-    return summarise(messages, limit=limit, form="compaction"), "extractive"
+    size = text_size(messages)
+    text = await run_apart(size, summarise, messages, limit=limit, form="compaction", unread=unread)
+    return text, "extractive"
 
 
-async def keep(sessions: SessionRows, session: Session, made: Compaction) -> Session:
-    """Store a compaction behind those before it: each keeps what it saved (S4)."""
-    earlier = list(session.runtime.get("compactions", ()))
-    return await sessions.update(session.owner, session.session_id, runtime={"compactions": [*earlier, asdict(made)]})
+def with_compaction(session: Session, made: Compaction) -> list[dict[str, Any]]:
+    """The compactions of a session and this one, which takes the place of those whose messages it stands for (S4)."""
+    return [*(one for one in session.runtime.get("compactions", ()) if one["upto"] < made.first), asdict(made)]
+
+
+async def keep(
+    sessions: SessionRows, session: Session, made: Compaction, injection: dict[str, object] | None
+) -> Session:
+    """Store a compaction and the state of the injections with it: the next turn repeats instructions and rules."""
+    runtime: dict[str, object] = {"compactions": with_compaction(session, made)}
+    return await sessions.update(session.owner, session.session_id, runtime=runtime, injection=injection)
 
 
 def fold_steps(since: Sequence[Message], room: float, limit: int, count: Count) -> tuple[str, list[Message]]:
@@ -125,31 +152,28 @@ def fold_steps(since: Sequence[Message], room: float, limit: int, count: Count) 
         kept = min(kept, place) if place in starts else kept
     results = {m.get("tool_call_id"): str(m["content"]) for m in since[:kept] if m["role"] == "tool"}
     lines = [
-        _line(call, _inside(results, call["id"])) for message in since[:kept] for call in message.get("tool_calls", ())
+        _line(call, results.get(call["id"], "")) for message in since[:kept] for call in message.get("tool_calls", ())
     ]
-    while len(lines) > 1 and len("\n".join(lines)) > limit:
-        del lines[0]
-    return "\n".join(lines), list(since[kept:])
+    size, first = sum(len(line) + 1 for line in lines) - 1, 0
+    while first < len(lines) - 1 and size > limit:
+        size, first = size - len(lines[first]) - 1, first + 1
+    return "\n".join(lines[first:]), list(since[kept:])
 
 
 def _line(call: ToolCall, said: str) -> str:
     return f"- {call['function']['name']} {_short(call['function']['arguments'], 120)} → {_short(said, 160)}"
 
 
-def _inside(results: Mapping[str | None, str], call: str) -> str:
-    """The beginning of what a tool said, without the tag around it."""
-    return results.get(call, "").partition("\n")[2].rpartition("\n</")[0]
-
-
 def _short(text: str, most: int) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text[: 100 * most].split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def check_freed(before: Context, after: Context) -> None:
     whole = before.receipt.tokens + before.receipt.dropped.tokens
     rest = after.receipt.tokens + after.receipt.dropped.tokens
-    if whole - rest < LEAST * whole:
+    if whole - rest < MIN_FREED_SHARE * whole:
+        freed, share = max(0, whole - rest), f"{MIN_FREED_SHARE:.0%}"
         raise CompactionError(
-            f"compaction would free {max(0, whole - rest)} of {whole} tokens, less than {LEAST:.0%}", hint=HINT
+            "compaction.frees_too_little", freed=freed, tokens=whole, share=share, hint="compaction.make_room"
         )

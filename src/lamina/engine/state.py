@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lamina.assembly.fences import system_hint
+from lamina.assembly.checks import TOOL_NAME
+from lamina.assembly.fences import Hint, system_hint
 from lamina.assembly.tokens import Calibration
-from lamina.types import Lang, Layer, Usage
+from lamina.types import Lang, Layer, ResultHint, Usage
 
 DEGRADED = 3
 """Failures of a tool in a row after which the model is told to leave it alone."""
@@ -69,7 +70,8 @@ class Runtime:
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        return tuple(name for name, count in self.failures.items() if count >= DEGRADED)
+        """Tools that the model is told to leave alone; what cannot be a tool's name came from a file."""
+        return tuple(name for name, count in self.failures.items() if count >= DEGRADED and TOOL_NAME.fullmatch(name))
 
     def tried(self, tool: str, *, failed: bool) -> "Runtime":
         """After a call: failures in a row are counted, and one that works wipes them out."""
@@ -82,11 +84,11 @@ class Runtime:
         use = min(2.0, usage.prompt / window) if window and usage.prompt else self.use
         return replace(self, calibration=taught, use=use)
 
-    def layers(self, lang: Lang, mark: str) -> list[Layer]:
+    def layers(self, lang: Lang) -> list[Layer]:
         """The hints of the state, in order: what was folded, then the tools that are degraded."""
         found: list[Layer] = []
         if self.compactions or self.steps:
-            hint = system_hint("compacted", WORDS["compacted"][lang], mark=mark)
+            hint = system_hint("compacted", WORDS["compacted"][lang])
             found.append(Layer("state", hint, "compaction"))
             found += [
                 Layer("state", one.text, f"summary of the messages {one.first}–{one.upto}", trust="outside")
@@ -94,8 +96,9 @@ class Runtime:
             ]
         if self.steps:
             found.append(Layer("state", self.steps, "earlier steps of this turn", trust="outside"))
-        return found + [Layer("state", self.hint(tool, lang, mark), f"tool:{tool}") for tool in self.degraded]
+        hints = {tool: self.hint(tool, lang) for tool in self.degraded}
+        return found + [Layer("state", Hint(*hint).render(), f"tool:{tool}") for tool, hint in hints.items()]
 
-    def hint(self, tool: str, lang: Lang, mark: str) -> str:
+    def hint(self, tool: str, lang: Lang) -> ResultHint:
         words = WORDS["degraded"][lang].format(tool=tool, count=self.failures[tool])
-        return system_hint("tool_degraded", words, mark=mark, tool=tool)
+        return ResultHint("tool_degraded", words, (("tool", tool),))

@@ -1,9 +1,8 @@
-"""Who asks, as the gateway knows him, and what answers him."""
+"""Who asks, as far as the gateway knows, and which model answers."""
 
 import math
-from functools import cache
-from importlib.metadata import version
 
+from lamina import __version__
 from lamina.app.app import App
 from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.values import COUNT, FLAG, TEXT, record
@@ -21,11 +20,6 @@ ME = record(
 )  # fmt: skip
 
 
-@cache
-def own_version() -> str:
-    return version("lamina")
-
-
 async def _me(app: App, request: Request) -> Reply:
     settings, principal = app.settings, request.principal
     known = app.provider if app.has_provider else None  # nobody is started only to be named
@@ -37,7 +31,7 @@ async def _me(app: App, request: Request) -> Reply:
             "scopes": sorted(principal.scopes),
             "model": settings.model or (known.model if known else ""),
             "provider": settings.provider or (known.name if known else ""),
-            "version": own_version(),
+            "version": __version__,
             "lang": settings.lang,
             "workspace": bool(settings.workspace),
             "app": settings.host,

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.app.app import App
-from lamina.app.commands import forget, origin_of
+from lamina.app.lookup import forget, origin_of
 from lamina.gateway.api_sessions import NEXT, PLACE, SEARCHED, limit_of
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import found
-from lamina.gateway.values import FLAG, FREE, KINDS, MEMORY, NUMBER, TEXT, many, memory_value, record
+from lamina.gateway.ids import hide_missing
+from lamina.gateway.values import FLAG, FREE, KINDS, MEMORY, NUMBER, PHRASE, many, memory_value, record
 from lamina.records import Memory
+from lamina.text.messages import Phrase
 
 FACT: Mapping[str, Schema] = {
     "text": {"type": "string", "minLength": 1, "maxLength": 10_000, "pattern": r"\S"},
@@ -30,7 +31,7 @@ REMEMBERED = record(
         "replaced": {"type": "array", "items": MEMORY, "description": "older ones that it contradicts"},
     },
 )  # fmt: skip
-RECALLED = record("Recalled", {"memory": MEMORY, "score": NUMBER, "why": TEXT})
+RECALLED = record("Recalled", {"memory": MEMORY, "score": NUMBER, "why": PHRASE})
 
 
 async def _values(app: App, owner: str, memories: Sequence[Memory]) -> list[dict[str, Any]]:
@@ -57,10 +58,12 @@ async def _search(app: App, request: Request) -> Reply:
     recalled = [(rows[hit.memory_id], hit.score, hit.why) for hit in hits if hit.memory_id in rows]
     if not recalled and words.strip():
         plain = await app.store.memories.list(owner, query=words, limit=limit)
-        recalled = [(each, 1.0, "words") for each in plain]
+        recalled = [(each, 1.0, Phrase("recall.words_only")) for each in plain]
     values = await _values(app, owner, [each for each, _, _ in recalled])
-    scores = [(float(score), why) for _, score, why in recalled]
-    told = [{"memory": one, "score": score, "why": why} for one, (score, why) in zip(values, scores, strict=True)]
+    told = [
+        {"memory": one, "score": float(score), "why": why.for_clients()}
+        for one, (_, score, why) in zip(values, recalled, strict=True)
+    ]
     return Reply({"found": told})
 
 
@@ -70,13 +73,13 @@ async def _add(app: App, request: Request) -> Reply:
     return Reply({"memory": memory, "known": made.known, "replaced": replaced}, 201)
 
 
-@found
+@hide_missing
 async def _get(app: App, request: Request) -> Reply:
     memory = await app.store.memories.get(request.user, request.params["memory_id"])
     return Reply((await _values(app, request.user, [memory]))[0])
 
 
-@found
+@hide_missing
 async def _edit(app: App, request: Request) -> Reply:
     memories, given = app.memory(request.user), dict(request.body)
     memory = await memories.get(request.params["memory_id"])
@@ -88,7 +91,7 @@ async def _edit(app: App, request: Request) -> Reply:
     return Reply((await _values(app, request.user, [memory]))[0])
 
 
-@found
+@hide_missing
 async def _forget(app: App, request: Request) -> Reply:
     await forget(app, request.user, [request.params["memory_id"]])
     return Reply(status=204)
@@ -101,12 +104,12 @@ async def _profile(app: App, request: Request) -> Reply:
 async def _change_profile(app: App, request: Request) -> Reply:
     given: Mapping[str, Any] = request.body
     if not all(name.strip() for name in given):
-        raise HttpError(400, "a value of the profile has no name", hint='{"city": "Oslo"}')
+        raise HttpError(400, "profile.no_name")
     known = await app.store.profile.get(request.user)
     if values := {name: value for name, value in given.items() if value is not None}:
         await app.store.profile.set(request.user, values)
     gone = [name for name, value in given.items() if value is None and name in known]
-    # somebody else may have taken it away meanwhile, which is as well
+    # another request may have removed it in the meantime, which is fine
     await asyncio.gather(*(app.store.profile.delete(request.user, name) for name in gone), return_exceptions=True)
     return await _profile(app, request)
 

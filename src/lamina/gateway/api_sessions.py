@@ -9,18 +9,19 @@ from dataclasses import asdict
 from typing import Any
 
 from lamina.app.app import App
-from lamina.app.commands import check_skill
+from lamina.app.lookup import check_skill
 from lamina.app.traces import rules_of
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import found
-from lamina.gateway.replies import as_json
+from lamina.gateway.ids import hide_missing
+from lamina.gateway.replies import as_json, is_long
 from lamina.gateway.values import (
     COLLECTED,
     COUNT,
     FLAG,
+    MAX_SAFE_INTEGER,
     MESSAGE,
     MODES,
-    MOST,
+    PHASE,
     SESSION,
     TEXT,
     TURN,
@@ -35,14 +36,20 @@ from lamina.records import REQUESTS, Session
 
 NAME: Schema = {"type": "string", "maxLength": 200}
 SEARCHED: Schema = {"type": "string", "maxLength": 500, "examples": ["invoice"]}
-PLACE: Schema = {"type": "integer", "minimum": 0, "maximum": MOST}
+PLACE: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
 META: Schema = {"type": "object", "maxProperties": 100, "description": "at most 64 kB as JSON"}
-META_BYTES = 65_536
+MAX_META_BYTES = 65_536
 CHANGES: Mapping[str, Schema] = {
     "title": NAME, "scenario": NAME, "mode": {"enum": list(MODES)}, "skill": NAME, "meta": META,
+    "phase": PHASE,
 }  # fmt: skip
-BEGUN: Mapping[str, Schema] = {**CHANGES, "app": NAME}
+NEW_SESSION: Mapping[str, Schema] = {**CHANGES, "app": NAME}
 FOUND = record("FoundMessage", {"session": SESSION, "message": MESSAGE, "snippet": TEXT})
+SEARCHED_ALL: Schema = {**FLAG, "description": "whether all messages were looked at; if not, `reason` says why"}
+INCOMPLETE: Schema = {
+    "enum": ["", "index_rebuilding", "time_limit"],
+    "description": "index_rebuilding: more may be found later; time_limit: search for more or longer words",
+}
 FOLDED = record("Folded", {"before": COUNT, "after": COUNT, "upto_seq": COUNT, "text": TEXT, "written_by": TEXT})
 NEXT: Schema = {"type": ["integer", "null"], "description": "what to give as `before` for the page behind this one"}
 RULE_FILE = record(
@@ -59,11 +66,12 @@ def limit_of(default: int, most: int) -> Schema:
     return {"type": "integer", "minimum": 1, "maximum": most, "default": default}
 
 
-def _given(request: Request) -> dict[str, Any]:
+def _read_changes(request: Request) -> dict[str, Any]:
     """What a session is to have. Its `meta` goes along with every list of sessions, so it stays small."""
     given = dict(request.body)
-    if (size := len(as_json(given.get("meta", {})))) > META_BYTES:
-        raise HttpError(400, f"meta has {size:,} bytes", hint=f"at most {META_BYTES:,}")
+    meta = given.get("meta", {})
+    if is_long(meta, MAX_META_BYTES) or len(as_json(meta)) > MAX_META_BYTES:
+        raise HttpError(400, "session.meta_too_long", limit=MAX_META_BYTES)
     return given
 
 
@@ -75,7 +83,7 @@ async def _list(app: App, request: Request) -> Reply:
 
 
 async def _new(app: App, request: Request) -> Reply:
-    given = _given(request)
+    given = _read_changes(request)
     await check_skill(app.store, request.user, given.get("skill", ""), given.get("app", app.settings.host))
     return Reply(session_value(await app.new_session(request.user, **given)), 201)
 
@@ -91,27 +99,29 @@ async def _search(app: App, request: Request) -> Reply:
                     "snippet": hit.snippet,
                 }
                 for hit in hits
-            ]
+            ],
+            "complete": not hits.incomplete,
+            "reason": hits.incomplete,
         }
     )
 
 
-@found
+@hide_missing
 async def _get(app: App, request: Request) -> Reply:
     return Reply(session_value(await app.store.sessions.get(request.user, request.params["session_id"])))
 
 
-def _chat_of(request: Request) -> str:
+def _read_chat_id(request: Request) -> str:
     """The session of the path, where it is one to talk in: single requests have nothing to do with each other."""
     session_id = request.params["session_id"]
     if session_id == REQUESTS:
-        raise HttpError(409, "single requests are no chat", hint="POST /api/sessions makes one", kind="conflict")
+        raise HttpError(409, "session.not_a_chat", kind="conflict")
     return session_id
 
 
-@found
+@hide_missing
 async def _change(app: App, request: Request) -> Reply:
-    session_id, given = _chat_of(request), _given(request)
+    session_id, given = _read_chat_id(request), _read_changes(request)
     session = await app.store.sessions.get(request.user, session_id)
     if not given:
         return Reply(session_value(session))
@@ -119,7 +129,7 @@ async def _change(app: App, request: Request) -> Reply:
     return Reply(session_value(await app.store.sessions.update(request.user, session_id, **given)))
 
 
-@found
+@hide_missing
 async def _delete(app: App, request: Request) -> Reply:
     """What still runs in it is ended first: it has no place to write to any more."""
     session_id = request.params["session_id"]
@@ -129,27 +139,27 @@ async def _delete(app: App, request: Request) -> Reply:
     return Reply(status=204)
 
 
-@found
+@hide_missing
 async def _branch(app: App, request: Request) -> Reply:
-    session_id, seq = _chat_of(request), request.body["seq"]
+    session_id, seq = _read_chat_id(request), request.body["seq"]
     session = await app.store.sessions.get(request.user, session_id)
     if seq > session.last_seq:
-        raise HttpError(400, f"seq is {seq}", hint=f"the session has {session.last_seq} messages, counted from 1")
+        raise HttpError(400, "session.bad_seq", seq=seq, count=session.last_seq)
     made = await app.store.sessions.branch(request.user, session_id, seq, title=request.body.get("title"))
     return Reply(session_value(made), 201)
 
 
-@found
+@hide_missing
 async def _end(app: App, request: Request) -> Reply:
-    return Reply(session_value(await app.end_session(request.user, _chat_of(request))))
+    return Reply(session_value(await app.end_session(request.user, _read_chat_id(request))))
 
 
-@found
+@hide_missing
 async def _compact(app: App, request: Request) -> Reply:
-    return Reply(asdict(await app.compact(request.user, _chat_of(request))))
+    return Reply(asdict(await app.compact(request.user, _read_chat_id(request))))
 
 
-@found
+@hide_missing
 async def _messages(app: App, request: Request) -> Reply:
     query = request.query
     rows = await app.store.history.messages(
@@ -159,7 +169,7 @@ async def _messages(app: App, request: Request) -> Reply:
     return Reply({"messages": [message_value(row) for row in rows]})
 
 
-@found
+@hide_missing
 async def _turns(app: App, request: Request) -> Reply:
     session = await app.store.sessions.get(request.user, request.params["session_id"])
     newest = await app.store.turns.list(
@@ -168,11 +178,9 @@ async def _turns(app: App, request: Request) -> Reply:
     return Reply({"turns": [turn_value(turn) for turn in newest]})
 
 
-@found
+@hide_missing
 async def _rules(app: App, request: Request) -> Reply:
     session = await app.store.sessions.get(request.user, request.params["session_id"])
-    if not app.settings.workspace:
-        return Reply({"files": [], "counters": {}})
     rules = await asyncio.to_thread(rules_of, app, session)
     return Reply({"files": [dict(row) for row in rules.rows], "counters": dict(rules.counters)})
 
@@ -190,7 +198,7 @@ async def _collected(app: App, request: Request) -> Reply:
     return Reply({"messages": [{**message_value(row), "title": titles[row.session_id]} for row in kept]})
 
 
-@found
+@hide_missing
 async def _collect(app: App, request: Request) -> Reply:
     message_id = request.params["message_id"]
     await app.collect(request.user, message_id, request.body["collected"])
@@ -210,12 +218,13 @@ ROUTES = (
     ),
     Route(
         "POST", "/api/sessions", _new, "A new session: nothing of older ones but what memory and profile know", "write",
-        body=_fields(BEGUN), example={"title": "Quarterly figures", "scenario": "excel"}, answer=SESSION, status=201,
-        **TAGS,
+        body=_fields(NEW_SESSION), example={"title": "Quarterly figures", "scenario": "excel"}, answer=SESSION,
+        status=201, **TAGS,
     ),
     Route(
         "GET", "/api/sessions/search", _search, "Messages that have all the words, newest sessions first", "read",
-        query={"q": {**SEARCHED, "default": ""}, "limit": limit_of(20, 200)}, answer=many("found", FOUND), **TAGS,
+        query={"q": {**SEARCHED, "default": ""}, "limit": limit_of(20, 200)},
+        answer=many("found", FOUND, complete=SEARCHED_ALL, reason=INCOMPLETE), **TAGS,
     ),
     Route("GET", HERE, _get, "One session", "read", answer=SESSION, **TAGS),
     Route(
@@ -225,7 +234,7 @@ ROUTES = (
     Route("DELETE", HERE, _delete, "Delete it with its messages and turns; memories stay", "write", status=204, **TAGS),
     Route(
         "POST", f"{HERE}/branch", _branch, "A new session with the messages up to a number; the old one stays", "write",
-        body=_fields({"seq": {"type": "integer", "minimum": 1, "maximum": MOST}, "title": NAME}, "seq"),
+        body=_fields({"seq": {"type": "integer", "minimum": 1, "maximum": MAX_SAFE_INTEGER}, "title": NAME}, "seq"),
         example={"seq": 1}, answer=SESSION, status=201, **TAGS,
     ),
     Route("POST", f"{HERE}/end", _end, "It is over, and summarised in the background", "write", answer=SESSION, **TAGS),
@@ -255,7 +264,8 @@ ROUTES = (
         query={"limit": limit_of(20, 1_000), "q": SEARCHED}, answer=many("messages", COLLECTED), tags=("messages",),
     ),
     Route(
-        "PUT", "/api/messages/{message_id}/collected", _collect, "Collect exactly this message, or no longer", "write",
+        "PUT", "/api/messages/{message_id}/collected", _collect,
+        "Collect exactly this answer, or no longer; what is not an answer is refused", "write",
         body=_fields({"collected": FLAG}, "collected"), example={"collected": True}, answer=MESSAGE,
         tags=("messages",),
     ),

@@ -8,7 +8,7 @@ from lamina.app.app import App
 from lamina.app.skills import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import found, is_id
+from lamina.gateway.ids import hide_missing, is_id
 from lamina.gateway.values import TEMPLATE, many, template_value
 from lamina.records import Template
 
@@ -56,21 +56,16 @@ async def _check_alone(app: App, owner: str, made: Template) -> None:
     """Two of one name could not be told apart by people."""
     for other in await app.store.templates.list(owner, scenario=made.scenario, is_skill=made.is_skill):
         if other.name == made.name and other.template_id != made.template_id:
-            raise HttpError(
-                409,
-                "there is a template of this name and scenario",
-                hint=f"change it: {other.template_id}",
-                kind="known",
-            )
+            raise HttpError(409, "template.exists", kind="known", template_id=other.template_id)
 
 
 async def _new(app: App, request: Request) -> Reply:
-    made = one_template(request.body)
+    made = await request.work(one_template, request.body)
     await _check_alone(app, request.user, made)
     return Reply(template_value(await app.store.templates.put(request.user, made), shared=False), 201)
 
 
-@found
+@hide_missing
 async def _get(app: App, request: Request) -> Reply:
     template_id = request.params["template_id"]
     try:
@@ -79,17 +74,17 @@ async def _get(app: App, request: Request) -> Reply:
         return Reply(template_value(await app.store.templates.get(SHARED, template_id), shared=True))
 
 
-@found
+@hide_missing
 async def _put(app: App, request: Request) -> Reply:
     """Everything but where it came from is as it is given now."""
     old = await app.store.templates.get(request.user, request.params["template_id"])
-    made = replace(one_template(request.body), template_id=old.template_id, source=old.source)
+    made = replace(await request.work(one_template, request.body), template_id=old.template_id, source=old.source)
     if (made.name, made.scenario, made.is_skill) != (old.name, old.scenario, old.is_skill):
         await _check_alone(app, request.user, made)
     return Reply(template_value(await app.store.templates.put(request.user, made), shared=False))
 
 
-@found
+@hide_missing
 async def _delete(app: App, request: Request) -> Reply:
     await app.store.templates.delete(request.user, request.params["template_id"])
     return Reply(status=204)
@@ -99,7 +94,7 @@ async def _import(app: App, request: Request) -> Reply:
     for place, one in enumerate(request.body):
         name = one.get("template_id", "")
         if name and not is_id(name):
-            raise HttpError(400, f"[{place}].template_id cannot be used", hint="leave it out, and it gets one")
+            raise HttpError(400, "template.bad_id", number=place)
     kept = await import_list(app.store, request.user, request.body)
     return Reply({"templates": [template_value(template, shared=False) for template in kept]})
 

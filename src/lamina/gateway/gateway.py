@@ -1,5 +1,5 @@
 """The gateway as an ASGI application of our own: one table of routes, and before each handler the same few questions
-in the same order: our host? whose page? which route? who asks? how much? what body? Nothing else stands in between.
+in the same order: our host? whose page? which route? who asks? how much? what body? There is nothing else in between.
 """
 
 import asyncio
@@ -10,34 +10,39 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qs
 
-from lamina.app.app import App
+from lamina.apart import run_for, work_for
+from lamina.app.app import App, TurnHandle
 from lamina.errors import LaminaError
 from lamina.gateway import openapi
-from lamina.gateway.guard import Guard, read_json
+from lamina.gateway.bodies import SLICE_BYTES, read_json
+from lamina.gateway.guard import Guard
 from lamina.gateway.http import NOBODY, ErrorForm, HttpError, Principal, Reply, Request, Route
 from lamina.gateway.limits import Limits
 from lamina.gateway.log import RequestLog
 from lamina.gateway.metrics import Metrics
 from lamina.gateway.options import Options
-from lamina.gateway.own import own_routes
-from lamina.gateway.principals import WHEN_KEYS, Principals, Shown, shown_key
-from lamina.gateway.replies import encoded, error_reply, head, known_error
+from lamina.gateway.principals import Credential, Principals, parse_key
+from lamina.gateway.replies import as_json, error_reply, head, is_long, known_error, long_json
 from lamina.gateway.routes import ROUTES
-from lamina.gateway.routing import Door, MethodError, Routes, form_of
+from lamina.gateway.routing import CompiledRoute, MethodError, Routes, error_form_of
+from lamina.gateway.shapes import refuse
 from lamina.gateway.sse import MEDIA
-from lamina.gateway.streams import Open
+from lamina.gateway.streams import Concurrency
+from lamina.gateway.system_routes import system_routes
 from lamina.records import TurnRecord
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-NO_DOOR = "-"
-VERSION = b"anthropic-version"
+NO_ROUTE = "-"
+ANTHROPIC_HEADER = b"anthropic-version"
 """A header that Anthropic's client sends with everything."""
-LONG = 256_000
-"""Bytes of a body from which it is read in a thread, and of a reply from which it is counted and sent in pieces."""
+LONG_PIECE_BYTES = 4_096
+"""Of a stream; after a longer one others get their turn."""
+LEAVE_CHECK_DELAY_S = 0.1
+"""How long a read runs before it is looked whether its client is still there."""
 
 
 class Traces(Protocol):
@@ -48,33 +53,33 @@ class Traces(Protocol):
     def close(self) -> None: ...
 
 
-class Running(Protocol):
-    """A turn that runs, as the engine gives it."""
-
-    @property
-    def turn(self) -> TurnRecord: ...
-
-    @property
-    def over(self) -> bool: ...
-
-    async def wait(self) -> TurnRecord: ...
-
-
 class _Exchange:
     """A request on its way: what its log line needs in the end."""
 
     __slots__ = (
-        "cors", "door", "error", "id", "left", "principal", "receive", "scope", "send", "shown", "size", "started",
-        "status", "turn_left",
+        "compiled",
+        "cors",
+        "credential",
+        "error",
+        "id",
+        "left",
+        "principal",
+        "receive",
+        "scope",
+        "send",
+        "size",
+        "started",
+        "status",
+        "turn_left",
     )  # fmt: skip
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: str) -> None:
         self.scope, self.receive, self.send, self.id = scope, receive, send, request_id
-        self.principal, self.door = NOBODY, None
+        self.principal, self.compiled = NOBODY, None
         self.principal: Principal
-        self.door: Door | None
-        self.shown: Shown | None = None
-        self.left = self.turn_left = _nothing_left
+        self.compiled: CompiledRoute | None
+        self.credential: Credential | None = None
+        self.left = self.turn_left = _do_nothing
         """To be called when its stream and its turn are over."""
         self.cors, self.error = "", ""
         self.status = self.size = 0
@@ -100,8 +105,8 @@ class Gateway:
         self.log = RequestLog(options.log)
         self.limits = Limits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
-        self.open = Open(self.principals, options)
-        every = [*own_routes(self), *(ROUTES if routes is None else routes)]
+        self.concurrency = Concurrency(self.principals, options)
+        every = [*system_routes(self), *(ROUTES if routes is None else routes)]
         self.routes = Routes([*every, openapi.route_of(every)])
         self.guard = Guard(options)
         self._ids, self._prefix = count(1), token_hex(4)
@@ -113,7 +118,7 @@ class Gateway:
         """Set before it is closed: nothing new is begun."""
 
     async def start(self) -> None:
-        self._looking = [asyncio.create_task(self.limits.run()), asyncio.create_task(self.open.run())]
+        self._looking = [asyncio.create_task(self.limits.run()), asyncio.create_task(self.concurrency.run())]
 
     async def close(self) -> None:
         """What was used is written, and the log too."""
@@ -131,17 +136,17 @@ class Gateway:
     def spent(self, principal: Principal, prompt: int, completion: int) -> None:
         self.limits.spent(principal, prompt, completion)
 
-    def watch(self, exchange: _Exchange, parent: str, running: Running) -> None:
-        """Count the turn when it ends; one that is over already was counted by whoever began it."""
+    def watch(self, exchange: _Exchange, parent: str, running: TurnHandle) -> None:
+        """Count the turn when it ends; one that is over already was counted by the request that began it."""
         turn_id = running.turn.turn_id
         if not (running.over or running.turn.repeated) and turn_id not in self._watched:
             task = self._watched[turn_id] = asyncio.create_task(self._count(exchange.principal, parent, running))
-            left, exchange.turn_left = exchange.turn_left, _nothing_left  # the turn may outlive the request
+            left, exchange.turn_left = exchange.turn_left, _do_nothing  # the turn may outlive the request
             task.add_done_callback(lambda _: (self._watched.pop(turn_id, None), left()))
 
-    async def _count(self, principal: Principal, parent: str, running: Running) -> None:
+    async def _count(self, principal: Principal, parent: str, running: TurnHandle) -> None:
         turn = await running.wait()
-        self.metrics.turn(turn)
+        self.metrics.count_turn(turn)
         if self._traces:
             self._traces.turn(turn, parent)
         prompt, completion = int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0))
@@ -171,7 +176,8 @@ class Gateway:
         turn = ""
         try:
             try:
-                reply = encoded(await self._answer(exchange))
+                reply = await self._answer(exchange)
+                await self._encode(exchange.principal, reply)
             except LaminaError as error:
                 reply = self._refusal(exchange, error)
             except Exception as error:
@@ -183,9 +189,9 @@ class Gateway:
         finally:
             exchange.left()
             seconds = time.perf_counter() - exchange.started
-            door, principal = exchange.door, exchange.principal
-            path, label = (door.route.path, door.label) if door else (NO_DOOR, f"{NO_DOOR} {NO_DOOR}")
-            self.metrics.counted(label, exchange.status, seconds)
+            compiled, principal = exchange.compiled, exchange.principal
+            path, label = (compiled.route.path, compiled.label) if compiled else (NO_ROUTE, f"{NO_ROUTE} {NO_ROUTE}")
+            self.metrics.count_request(label, exchange.status, seconds)
             if self.log.on:
                 self.log.line(
                     exchange.id, scope["method"], path, exchange.status, seconds, exchange.size, principal.user,
@@ -196,7 +202,7 @@ class Gateway:
         scope = exchange.scope
         method, path = scope["method"], scope["path"]
         if self.ending:
-            raise HttpError(503, "the gateway is being ended", hint="try again in a moment", kind="ending")
+            raise HttpError(503, "gateway.ending", hint="gateway.try_again", kind="ending")
         headers = _headers(scope["headers"])
         server, client = scope.get("server"), scope.get("client")
         host, address = headers.get("host", ""), client[0] if client else ""
@@ -207,50 +213,100 @@ class Gateway:
                 return Reply(None, 204, self.guard.preflight(exchange.cors), media="")
         if path == "/" and method == "GET" and b"token=" in scope["query_string"]:
             return await self._by_token(scope["query_string"], headers, address)
-        door, params = self.routes.find(method, path)
-        exchange.door = door
+        compiled, params = self.routes.find(method, path)
+        exchange.compiled = compiled
         principal = NOBODY
-        if door.route.scope is not None:
+        if compiled.route.scope is not None:
             principal = exchange.principal = await self._principal(exchange, headers, address)
-            if door.route.scope not in principal.scopes:
-                hint = f"`lamina keys new --scope {door.route.scope}` makes a key that may{WHEN_KEYS}"
-                raise HttpError(403, f"this key lacks the scope {door.route.scope}", hint=hint, kind="scope")
-            self.limits.admit(principal, spends=door.spends)
-        query = door.query(scope["query_string"])
-        body = await self._body(door, headers, exchange.receive) if door.route.method != "GET" else None
+            if compiled.route.scope not in principal.scopes:
+                raise HttpError(403, "gateway.no_scope", kind="scope", scope=compiled.route.scope)
+            self.limits.admit(principal, spends=compiled.spends)
+            work_for(principal.user)
+        query = compiled.query(scope["query_string"])
+        body, is_long_body = None, False
+        if compiled.route.method != "GET":
+            body, is_long_body = await self._body(compiled, headers, exchange.receive, principal)
         request = Request(
             exchange.id, method, path, params, query, headers, body, principal, exchange.gone,
             partial(self.spent, principal), partial(self.watch, exchange, headers.get("traceparent", "")), address,
         )  # fmt: skip
+        if is_long_body:
+            request.work = partial(run_for, principal.user)
         if principal is not NOBODY:
-            if _streams(door, headers, body):
-                exchange.left = self.open.stream(principal)
-            if door.spends:
-                exchange.turn_left = self.open.turn(principal)
+            if _streams(compiled, headers, body):
+                exchange.left = self.concurrency.stream(principal)
+            if compiled.spends:
+                exchange.turn_left = self.concurrency.turn(principal)
         try:
-            return await door.route.handler(self.app, request)
+            if compiled.route.method == "GET":
+                return await self._read(compiled, request)
+            return await compiled.route.handler(self.app, request)
         finally:
             exchange.turn_left()
 
+    async def _read(self, compiled: CompiledRoute, request: Request) -> Reply:
+        """The reply to a request that changes nothing, which stops when its client leaves. Most are over before it is
+        worth to look whether it does."""
+        reader, left = asyncio.current_task(), False
+        assert reader is not None
+
+        async def leave() -> None:
+            nonlocal left
+            await request.gone()
+            left = True
+            reader.cancel()
+
+        looking: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            LEAVE_CHECK_DELAY_S, lambda: looking.append(asyncio.create_task(leave()))
+        )
+        try:
+            return await compiled.route.handler(self.app, request)
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            reader.uncancel()
+            raise HttpError(499, "gateway.client_left", kind="client_left") from None
+        finally:
+            timer.cancel()
+            for task in looking:
+                task.cancel()
+
     async def _principal(self, exchange: _Exchange, headers: Mapping[str, str], address: str) -> Principal:
-        shown = self.principals.shown(headers)
-        if shown is not None and shown.by_cookie:
+        credential = self.principals.read_credential(headers)
+        if credential is not None and credential.by_cookie:
             if exchange.cors:  # such a page brings a key of its own
-                shown = None
+                credential = None
             else:
                 self.guard.check_page(exchange.scope["method"], headers)
-        exchange.shown = shown
-        known = self.principals.believed(shown) if shown else None
-        return known or await self.principals.principal(shown, address)
+        exchange.credential = credential
+        known = self.principals.cached(credential) if credential else None
+        return known or await self.principals.principal(credential, address)
 
-    async def _body(self, door: Door, headers: Mapping[str, str], receive: Receive) -> Any:
-        raw = await self.guard.body(headers, receive, known=door.route.scope is not None)
-        if not raw and (door.route.bare or door.route.body is None):
-            return None
+    async def _body(
+        self, compiled: CompiledRoute, headers: Mapping[str, str], receive: Receive, principal: Principal
+    ) -> tuple[Any, bool]:
+        """The body as the route takes it, and whether it is long."""
+        pieces = await self.guard.body(headers, receive, known=compiled.route.scope is not None)
+        size = sum(map(len, pieces))
+        if not size and (compiled.route.bare or compiled.route.body is None):
+            return None, False
         media = headers.get("content-type", "")
-        if len(raw) > LONG:  # others are not held up by it
-            return await asyncio.to_thread(_checked, door, raw, media)
-        return _checked(door, raw, media)
+        if size > SLICE_BYTES:
+            return await run_for(principal.user, _check_body, compiled, pieces, media), True
+        return _check_body(compiled, pieces, media), False
+
+    async def _encode(self, principal: Principal, reply: Reply) -> None:
+        """Its value as bytes: what cannot be written is found while an error can still be told."""
+        value = reply.body
+        if isinstance(value, bytes) or hasattr(value, "__aiter__"):
+            return
+        if value is None and reply.media != "application/json":
+            reply.body = b""
+        elif is_long(value):
+            reply.body = await run_for(principal.user, long_json, value)
+        else:
+            reply.body = as_json(value)
 
     async def _by_token(self, query: bytes, headers: Mapping[str, str], address: str) -> Reply:
         """The opened address has the token in it; the browser gets a cookie for it and an address without. With a
@@ -260,10 +316,10 @@ class Gateway:
         replies = {"location": "/"}
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Reply(b"", 303, replies, media="")
-        shown = shown_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
+        credential = parse_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
         try:
-            await self.principals.principal(shown, address)
-            replies["set-cookie"] = self.principals.cookie_for(shown, headers)
+            await self.principals.principal(credential, address)
+            replies["set-cookie"] = self.principals.cookie_for(credential, headers)
         except HttpError as error:
             if error.status != 401:
                 raise
@@ -280,51 +336,55 @@ class Gateway:
         return reply
 
     def _failure(self, exchange: _Exchange, error: Exception) -> Reply:
-        """Something that nobody foresaw: the log says what and where, and in no case with which words."""
+        """An unforeseen error: the log says what and where, but never repeats its text."""
         exchange.error = f"{type(error).__name__} {_place(error)}"
-        known = HttpError(
-            500, "something went wrong here", hint=f"the gateway's log has it as {exchange.id}", kind="internal"
-        )
+        known = HttpError(500, "gateway.internal", kind="internal", request=exchange.id)
         return error_reply(known, self._form(exchange))
 
     def _form(self, exchange: _Exchange) -> ErrorForm:
         """That of the route. Anthropic's client asks for models where OpenAI's does, and says who it is."""
         path = exchange.scope["path"]
-        form = exchange.door.route.form if exchange.door else form_of(path)
+        form = exchange.compiled.route.form if exchange.compiled else error_form_of(path)
         other = form == "openai" and not path.startswith("/v1/chat/")
-        return "anthropic" if other and any(name == VERSION for name, _ in exchange.scope["headers"]) else form
+        return "anthropic" if other and any(name == ANTHROPIC_HEADER for name, _ in exchange.scope["headers"]) else form
 
     async def _send(self, exchange: _Exchange, reply: Reply) -> None:
-        body, exchange.status = encoded(reply).body, reply.status
+        body, exchange.status = reply.body, reply.status
         if hasattr(body, "__aiter__"):
             await self._stream(exchange, reply, body)
             return
         if reply.status in (204, 304):
             body = b""
-        if len(body) > LONG:
-            if self._unsent + len(body) > self.options.replies_limit:
-                busy = HttpError(503, "too many long replies at once", hint="try again in a moment", kind="busy")
-                await self._send(exchange, error_reply(busy, self._form(exchange)))
+        elif not isinstance(body, bytes | list):  # an error, which is short
+            body = as_json(body)
+        if isinstance(body, list) or len(body) > SLICE_BYTES:
+            pieces = cast("list[bytes]", body) if isinstance(body, list) else _slice_body(body)
+            size = sum(map(len, pieces))
+            if self._unsent + size > self.options.replies_limit:
+                busy = HttpError(503, "gateway.long_replies", hint="gateway.try_again", kind="busy")
+                reply = error_reply(busy, self._form(exchange))
+                body, exchange.status = as_json(reply.body), reply.status
+            else:
+                await self._send_long(exchange, reply, pieces, size)
                 return
-            await self._send_long(exchange, reply, body)
-            return
         exchange.size = len(body)
         start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, len(body))}
         await exchange.send(start)
         await exchange.send({"type": "http.response.body", "body": body})
 
-    async def _send_long(self, exchange: _Exchange, reply: Reply, body: bytes) -> None:
+    async def _send_long(self, exchange: _Exchange, reply: Reply, pieces: Sequence[bytes], size: int) -> None:
         """Piece by piece as the client takes them: replies that nobody reads must not fill the memory."""
-        self._unsent += len(body)
+        self._unsent += size
         try:
-            size = exchange.size = len(body)
+            exchange.size = size
             start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, size)}
             await exchange.send(start)
-            for at in range(0, size, LONG):
-                piece = body[at : at + LONG]
-                await exchange.send({"type": "http.response.body", "body": piece, "more_body": at + LONG < size})
+            for piece in pieces:
+                await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+                await asyncio.sleep(0)  # a client that reads as fast as we send holds up nobody
+            await exchange.send({"type": "http.response.body", "body": b""})
         finally:
-            self._unsent -= len(body)
+            self._unsent -= size
 
     async def _stream(self, exchange: _Exchange, reply: Reply, pieces: AsyncIterator[bytes]) -> None:
         """Send what comes, until it ends, the client leaves or its key is revoked; in any case the source is told."""
@@ -345,17 +405,19 @@ class Gateway:
             await send(
                 {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, None)}
             )
-            with self.open.ended_by(exchange.shown, leave):
-                async for piece in pieces if exchange.scope["method"] != "HEAD" else _none():
+            with self.concurrency.end_when_revoked(exchange.credential, leave):
+                async for piece in pieces if exchange.scope["method"] != "HEAD" else _no_pieces():
                     exchange.size += len(piece)
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    if len(piece) > LONG_PIECE_BYTES:
+                        await asyncio.sleep(0)  # one that reads as fast as we send holds up nobody
             gone.remove_done_callback(leave)
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if not left:
                 raise
             sender.uncancel()
-        except Exception as error:  # half a reply is out: the connection's end says that it is no whole one
+        except Exception as error:  # half a reply is sent: closing the connection says that it is incomplete
             exchange.error = f"{type(error).__name__} {_place(error)}"
         finally:
             self.metrics.streams -= 1
@@ -366,26 +428,30 @@ class Gateway:
                 await close()
 
 
-def _checked(door: Door, raw: bytes, media: str) -> Any:
+def _slice_body(body: bytes) -> list[bytes]:
+    return [body[at : at + SLICE_BYTES] for at in range(0, len(body), SLICE_BYTES)]
+
+
+def _check_body(compiled: CompiledRoute, pieces: Sequence[bytes], media: str) -> Any:
     """The value of a body, as the route takes it."""
-    value = read_json(raw, media)
-    if door.check and (fault := door.check(value)):
-        raise HttpError(400, str(fault), hint="GET /api/openapi.json says what each route takes")
+    value = read_json(pieces, media)
+    if compiled.check:
+        refuse(compiled.check(value))
     return value
 
 
-def _nothing_left() -> None:
+def _do_nothing() -> None:
     """Nobody counts it."""
 
 
-def _streams(door: Door, headers: Mapping[str, str], body: Any) -> bool:
+def _streams(compiled: CompiledRoute, headers: Mapping[str, str], body: Any) -> bool:
     """Whether the reply may come in pieces, as far as it can be seen before there is one."""
-    if door.route.media == MEDIA or MEDIA in headers.get("accept", "").lower():
+    if compiled.route.media == MEDIA or MEDIA in headers.get("accept", "").lower():
         return True
     return isinstance(body, dict) and body.get("stream") is True  # pyright: ignore[reportUnknownMemberType]
 
 
-async def _none() -> AsyncIterator[bytes]:
+async def _no_pieces() -> AsyncIterator[bytes]:
     """The pieces of a reply to HEAD."""
     for piece in ():
         yield piece
@@ -396,7 +462,7 @@ async def estimate(app: App, turn: TurnRecord) -> tuple[int, int]:
     sent = sum(int(request["tokens"]) for request in turn.receipt.get("requests", ()))
     try:
         answer = await app.store.history.get(turn.owner, turn.answer_message_id)
-    except LaminaError:  # it was deleted meanwhile
+    except LaminaError:  # it was deleted in the meantime
         return sent, 0
     return sent, answer.tokens or app.builder.settings.count(answer.text)
 
@@ -408,7 +474,7 @@ def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
         key = name.decode("latin-1")
         if key in made:
             if key in ("host", "origin", "authorization", "x-api-key", "content-length", "content-type"):
-                raise HttpError(400, f"the header {key} comes twice", hint="send it once")
+                raise HttpError(400, "gateway.repeated_header", name=key)
             made[key] += ("; " if key == "cookie" else ", ") + value.decode("latin-1")
         else:
             made[key] = value.decode("latin-1")

@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 from lamina.app.app import App
 from lamina.errors import LaminaError
+from lamina.text.messages import Phrase, Value
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Scope = Literal["chat", "read", "write", "metrics"]
 """What a key may do: talk, look at what is its user's, change it, and read the counters of the gateway."""
 SCOPES: tuple[Scope, ...] = ("chat", "read", "write", "metrics")
 Schema = Mapping[str, Any]
-"""The part of JSON Schema that `shapes` checks; the same value stands in the OpenAPI document."""
+"""The part of JSON Schema that `shapes` checks; the OpenAPI document contains the same value."""
 ErrorForm = Literal["lamina", "openai", "anthropic"]
 
 
@@ -40,6 +41,10 @@ def _unwatched(running: Any) -> None:
     """Nobody watches."""
 
 
+async def _at_once(function: Callable[..., Any], *values: Any) -> Any:
+    return function(*values)
+
+
 @dataclass(slots=True)
 class Request:
     """A request that is let in: its principal known, its body read and checked against the route's schema."""
@@ -60,10 +65,12 @@ class Request:
     spent: Callable[[int, int], None] = _nothing
     """Tokens of a prompt and of its answer, for the budget of the principal; `watch` calls it by itself."""
     watch: Callable[[Any], None] = _unwatched
-    """Hand in the `Running` of a turn that this request has just begun, before the next `await`: when the turn ends,
+    """Hand in the `TurnHandle` of a turn that this request has just begun, before the next `await`: when the turn ends,
     its tokens count against the principal's budget, and it is in the metrics and traces. A turn counts once."""
     address: str = ""
     """Where the request came from, as the socket says."""
+    work: Callable[..., Awaitable[Any]] = _at_once
+    """Runs a function on what the body holds: at once, or in a thread where the body is long."""
 
     @property
     def user(self) -> str:
@@ -121,12 +128,13 @@ class HttpError(LaminaError):
     exit_code = 1
 
     def __init__(
-        self, status: int, message: str, *, hint: str = "", kind: str = "invalid_request", retry_after: float = 0,
+        self, status: int, code: str | Phrase, /, *, hint: str | Phrase = "", kind: str = "invalid_request",
+        retry_after: float = 0, **values: Value,
     ) -> None:  # fmt: skip
-        super().__init__(message, hint=hint)
+        super().__init__(code, hint=hint, **values)
         self.status, self.kind, self.retry_after = status, kind, retry_after
 
 
 def not_found() -> HttpError:
-    """The same words for what is not there, what is somebody else's and what is no id at all."""
-    return HttpError(404, "there is no such thing here", hint="check the id", kind="not_found")
+    """The same error for what does not exist, what belongs to somebody else, a malformed id and an unknown route."""
+    return HttpError(404, "gateway.not_found", kind="not_found")

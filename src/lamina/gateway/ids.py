@@ -14,7 +14,7 @@ from lamina.gateway.http import Handler, HttpError, Reply, Request, not_found
 from lamina.gateway.values import ID_LENGTH
 from lamina.records import TurnRecord
 
-KEY_LENGTH = 150
+MAX_KEY_CHARACTERS = 150
 KEY_PREFIX = "api:"
 """A caller's keys are told apart from those that channels give their turns."""
 
@@ -24,11 +24,11 @@ def is_id(text: str) -> bool:
     return 0 < len(text) <= ID_LENGTH and text.isprintable() and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def found(handler: Handler) -> Handler:
+def hide_missing(handler: Handler) -> Handler:
     """The handler, with one answer for everything that is not there for this principal."""
 
     @wraps(handler)
-    async def looked(app: App, request: Request) -> Reply:
+    async def wrapped(app: App, request: Request) -> Reply:
         if not all(map(is_id, request.params.values())):
             raise not_found()
         try:
@@ -36,21 +36,20 @@ def found(handler: Handler) -> Handler:
         except NotFoundError:
             raise not_found() from None
 
-    return looked
+    return wrapped
 
 
-async def check_same(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
+async def check_same_question(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
     """A key that was used for another question is a slip: its answer would be taken for this one's."""
     if request.headers.get("idempotency-key", "").strip():
         kept = await app.store.history.get(request.user, turn.user_message_id)
         if (kept.content or "") != (content or ""):
-            raise HttpError(409, "this Idempotency-Key was used for another question", hint="take a new key for it",
-                            kind="conflict")  # fmt: skip
+            raise HttpError(409, "idempotency.other_question", kind="conflict")
 
 
-def key_of(headers: Mapping[str, str]) -> str:
+def idempotency_key(headers: Mapping[str, str]) -> str:
     """The caller's `Idempotency-Key` as the key of a turn; empty without one."""
     key = headers.get("idempotency-key", "").strip()
-    if len(key) > KEY_LENGTH or not key.isprintable():
-        raise HttpError(400, "the Idempotency-Key cannot be used", hint=f"at most {KEY_LENGTH} printable characters")
+    if len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
+        raise HttpError(400, "idempotency.bad_key", limit=MAX_KEY_CHARACTERS)
     return f"{KEY_PREFIX}{key}" if key else ""

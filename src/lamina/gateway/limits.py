@@ -15,21 +15,21 @@ from lamina.app.app import App
 from lamina.gateway.http import HttpError, Principal
 from lamina.gateway.options import Options
 
-EVERY, PATIENT = 1.0, 10.0
+WRITE_INTERVAL_S, IDLE_WRITE_INTERVAL_S = 1.0, 10.0
 """Seconds between two writes of what was used; and of requests that used no tokens."""
-MOST = 20_000
+MAX_BUCKETS = 20_000
 """Buckets that are kept; the oldest go first."""
-DAY = 86_400
+DAY_S = 86_400
 
 
 def day_of(now: float) -> str:
     """The day in UTC, as the table of uses names it."""
-    return _day(int(now // DAY))
+    return _day(int(now // DAY_S))
 
 
 @lru_cache(maxsize=4)
 def _day(number: int) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(number * DAY))
+    return time.strftime("%Y-%m-%d", time.gmtime(number * DAY_S))
 
 
 class Buckets:
@@ -45,7 +45,7 @@ class Buckets:
         left = self._now(name, rate, now)
         if left < 1:
             return (1 - left) * 60 / rate
-        if len(self._left) >= MOST and name not in self._left:
+        if len(self._left) >= MAX_BUCKETS and name not in self._left:
             del self._left[next(iter(self._left))]
         self._left[name] = (left - 1, now)
         return 0.0
@@ -82,24 +82,19 @@ class Limits:
         """Count a request in, or refuse it for now."""
         rate = principal.rate or self._rate
         if rate and (wait := self._buckets.take(principal.key_id, rate)):
-            raise HttpError(
-                429, f"more than {rate:,} requests a minute", hint="wait as long as Retry-After says",
-                kind="rate_limit", retry_after=wait,
-            )  # fmt: skip
+            raise HttpError(429, "gateway.rate_limit", kind="rate_limit", retry_after=wait, limit=rate)
         use = self._use(principal)
         use.requests += 1
         budget = principal.tokens or self._tokens
         if spends and budget and use.stored + use.tokens >= budget:
-            raise HttpError(
-                429, f"the {budget:,} tokens of this day are used up", hint="they are given anew at midnight, UTC",
-                kind="token_budget", retry_after=DAY - self._clock() % DAY,
-            )  # fmt: skip
+            until_midnight = DAY_S - self._clock() % DAY_S
+            raise HttpError(429, "gateway.token_budget", kind="token_budget", retry_after=until_midnight, limit=budget)
 
     def spent(self, principal: Principal, prompt: int, completion: int) -> None:
         """Tokens that went over the wire for this principal."""
         self._use(principal).tokens += max(0, prompt) + max(0, completion)
 
-    def learnt(self, principal: Principal, stored: int) -> None:
+    def note_stored(self, principal: Principal, stored: int) -> None:
         """What the store has of the key's day."""
         use = self._use(principal)
         use.stored = max(use.stored, stored)
@@ -116,7 +111,7 @@ class Limits:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(WRITE_INTERVAL_S)
             self._writing = asyncio.create_task(self.flush())
             await asyncio.shield(self._writing)  # ended in the middle, what is stored already would be added again
 
@@ -127,7 +122,7 @@ class Limits:
             due = [
                 (name, use)
                 for name, use in self._uses.items()
-                if use.tokens or (use.requests and (everything or now - use.since >= PATIENT))
+                if use.tokens or (use.requests and (everything or now - use.since >= IDLE_WRITE_INTERVAL_S))
             ]
             done = await asyncio.gather(*(self._write(name, use) for name, use in due), return_exceptions=True)
             for error in done:  # none of them may hold up the others, now or later
@@ -141,5 +136,5 @@ class Limits:
         use.requests -= requests
         use.tokens -= tokens
         use.stored, use.since = stored, time.monotonic()
-        if " " in name or (len(self._uses) > MOST and not (use.requests or use.tokens)):
+        if " " in name or (len(self._uses) > MAX_BUCKETS and not (use.requests or use.tokens)):
             del self._uses[name]

@@ -13,9 +13,9 @@ from typing import TextIO
 
 from lamina.gateway.options import LogLevel
 
-PAUSE = 0.1
+WRITE_INTERVAL_S = 0.1
 """Seconds for which lines are gathered."""
-MOST, BEHIND = 10_000, 50
+MAX_LINES, MAX_WAITING_BATCHES = 10_000, 50
 """Lines that are gathered, and gatherings that wait for a slow reader; what comes on top is counted and left out."""
 _quoted = json.encoder.encode_basestring_ascii
 
@@ -38,7 +38,7 @@ class RequestLog:
         """`error` is the name of an unforeseen one and its place, never its words."""
         if not self.on:
             return
-        if len(self._new) >= MOST or self._lines.qsize() > BEHIND:
+        if len(self._new) >= MAX_LINES or self._lines.qsize() > MAX_WAITING_BATCHES:
             self._left_out += 1
             return
         made = (
@@ -52,10 +52,10 @@ class RequestLog:
         if error:
             made += f',"error":{_quoted(error)}'
         if not self._new:  # to wake the thread for each line would cost more than the line
-            asyncio.get_running_loop().call_later(PAUSE, self._hand_over)
+            asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._hand_to_thread)
         self._new.append(made + "}\n")
 
-    def _hand_over(self) -> None:
+    def _hand_to_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="request log", daemon=True)
             self._thread.start()
@@ -85,7 +85,7 @@ class RequestLog:
     def close(self) -> None:
         """Write what waits, for a moment at most."""
         if self._new:
-            self._hand_over()
+            self._hand_to_thread()
         if self._thread is not None:
             self._lines.put(None)
             self._thread.join(2)

@@ -20,7 +20,7 @@ class Metrics:
         self._turns: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
 
-    def counted(self, label: str, status: int, seconds: float) -> None:
+    def count_request(self, label: str, status: int, seconds: float) -> None:
         """`label` is a method and the template of a path."""
         self._requests[label, status] += 1
         row = self._seconds.get(label)
@@ -29,7 +29,7 @@ class Metrics:
         row[bisect_left(BOUNDS, seconds)] += 1
         row[-1] += seconds
 
-    def turn(self, turn: TurnRecord) -> None:
+    def count_turn(self, turn: TurnRecord) -> None:
         """A turn that ended."""
         self._turns[turn.state] += 1
         for kind in ("prompt", "cached", "completion"):

@@ -1,20 +1,35 @@
 """The OpenAPI document, made of the route table: what is checked is what is written there, since it is the same value.
 
-A schema with a title stands once, among the components, and is named where it is used.
+A schema with a title is written once, among the components, and referenced where it is used.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lamina import __version__
 from lamina.app.app import App
-from lamina.gateway.api_about import own_version
 from lamina.gateway.http import ErrorForm, Reply, Request, Route, Schema
 from lamina.gateway.sse import MEDIA, NAMES
-from lamina.gateway.values import FREE, ID_LENGTH, TEXT, record
+from lamina.gateway.values import ANY_PHRASE, FREE, ID_LENGTH, TEXT, record
 
 PATH = "/api/openapi.json"
-ERROR = record("Error", {"error": record("ErrorBody", {"message": TEXT, "hint": TEXT, "type": TEXT})})
+ERROR = record(
+    "Error",
+    {
+        "error": record(
+            "ErrorBody",
+            {
+                "message": {**TEXT, "description": "what failed, in English"},
+                "hint": {**TEXT, "description": "what to do next, in English"},
+                "type": {**TEXT, "description": "the kind of error"},
+                "code": {**TEXT, "description": "the error itself: compare this; web/messages.en.json has all of them"},
+                "values": {**FREE, "description": "what the text of the code has slots for"},
+                "next": {**ANY_PHRASE, "description": "the hint as a code with values"},
+            },
+        )
+    },
+)
 OPENAI_ERROR = record(
     "OpenAIError",
     {
@@ -103,7 +118,7 @@ def document(routes: Sequence[Route], *, version: str = "") -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "lamina", "version": version or own_version(), "description": INTRODUCTION},
+        "info": {"title": "lamina", "version": version or __version__, "description": INTRODUCTION},
         "paths": paths,
         "components": {
             "schemas": components.found,

@@ -1,4 +1,4 @@
-"""How a gateway is set up. Nothing here reads a file or the environment: whoever starts it says so."""
+"""How a gateway is set up. Nothing here reads a file or the environment: the caller passes everything in."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -53,9 +53,9 @@ def listen_place(text: str) -> tuple[str, int]:
     """`127.0.0.1:8765`, `[::1]:8765`, `localhost:0` as an address and a port; port 0 takes a free one."""
     address, sign, port = text.rpartition(":")
     if not sign or not address or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise SettingsError(f"{shown(text)} is no place to listen at", hint="an address and a port: 127.0.0.1:8765")
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form", value=shown(text))
     if address.startswith("[") != address.endswith("]") or (":" in address and not address.startswith("[")):
-        raise SettingsError(f"{shown(text)} is no place to listen at", hint="[::1]:8765 for an IPv6 address")
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form_ipv6", value=shown(text))
     return address, int(port)
 
 

@@ -105,7 +105,7 @@ def telemetry(environ: Mapping[str, str], provider: str, model: str) -> Telemetr
     elif wanted == "otlp":
         spans, metrics = _otlp()
     else:
-        raise SettingsError(f"OTEL_TRACES_EXPORTER cannot be {shown(wanted)}", hint="otlp or console")
+        raise SettingsError("otel.bad_exporter", value=shown(wanted))
     tracers = TracerProvider(resource=resource)
     tracers.add_span_processor(BatchSpanProcessor(spans))
     meters = MeterProvider([PeriodicExportingMetricReader(metrics)], resource=resource)
@@ -116,9 +116,6 @@ def _otlp() -> tuple[Any, Any]:
     try:
         from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter  # noqa: PLC0415 -- not ours  # pyright: ignore
     except ModuleNotFoundError:
-        raise SettingsError(
-            "OpenTelemetry has no exporter here",
-            hint="pip install opentelemetry-exporter-otlp-proto-http, or OTEL_TRACES_EXPORTER=console",
-        ) from None
+        raise SettingsError("otel.no_exporter") from None
     made: Any = trace_exporter, metric_exporter
     return made[0].OTLPSpanExporter(), made[1].OTLPMetricExporter()

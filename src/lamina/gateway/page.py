@@ -4,6 +4,7 @@ Nothing else can be read from here: a name that is not in the table is not looke
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from lamina.app.app import App
 from lamina.gateway.http import Reply, Request, Route, not_found
+from lamina.gateway.replies import as_json
 
 FOLDER = Path(__file__).parent.parent / "web"
+MESSAGES = FOLDER.parent / "data"
 MEDIA = {
+    ".json": "application/json",
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -48,13 +52,20 @@ class File:
 @cache
 def files() -> Mapping[str, File]:
     """All files of the page by name; the package does not change while it runs."""
-    found = {path.name: path for path in sorted(FOLDER.iterdir()) if path.suffix in MEDIA}
+    paths = [*sorted(FOLDER.iterdir()), *sorted(MESSAGES.glob("messages.*.json"))]
+    found = {path.name: path for path in paths if path.suffix in MEDIA}
     return {name: _file(path) for name, path in found.items()}
 
 
 def _file(path: Path) -> File:
-    body = path.read_bytes()
+    body = _for_page(path) if path.parent == MESSAGES else path.read_bytes()
     return File(body, MEDIA[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def _for_page(path: Path) -> bytes:
+    """A catalogue without what only the terminal and the bot say."""
+    entries: dict[str, str] = json.loads(path.read_bytes())
+    return as_json({code: text for code, text in entries.items() if not code.startswith(("cli.", "bot."))})
 
 
 def _reply(request: Request, file: File) -> Reply:

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lamina.errors import LaminaError, NotFoundError, ProviderError
+from lamina.errors import LaminaError, NotFoundError, ProviderError, StoreDamagedError
 from lamina.gateway.http import ErrorForm, HttpError, Reply, not_found
+from lamina.text.slices import MAX_LOOP_SIZE, json_pieces, size_of
 
 Headers = list[tuple[bytes, bytes]]
 POLICY = (
@@ -37,15 +38,24 @@ _safe = json.JSONEncoder(separators=(",", ":"), default=dict).encode
 def as_json(value: Any) -> bytes:
     try:
         return _dumps(value).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, stored by whoever could: escaped it is still JSON
+    except UnicodeEncodeError:  # half a surrogate pair, from an older store: escaped it is still JSON
         return _safe(value).encode()
 
 
-def encoded(reply: Reply) -> Reply:
-    """Its value as bytes: what cannot be written is found while an error can still be told."""
-    if not isinstance(reply.body, bytes) and not hasattr(reply.body, "__aiter__"):
-        reply.body = b"" if reply.body is None and reply.media != "application/json" else as_json(reply.body)
-    return reply
+def is_long(value: Any, limit: int = MAX_LOOP_SIZE) -> bool:
+    """Whether the JSON of a value surely has more bytes than that; looks no further than it must."""
+    return size_of(value, limit) > limit
+
+
+def long_json(value: Any) -> list[bytes]:
+    """The JSON of a long value in pieces. No step takes more than a slice, so that other threads run in between."""
+    made, piece = list[bytes](), bytearray()
+    for part in json_pieces(value, default=dict):
+        piece += part.encode("utf-8", "backslashreplace")  # half a surrogate pair: escaped it is still JSON
+        if len(piece) >= MAX_LOOP_SIZE:
+            made.append(bytes(piece))
+            piece = bytearray()
+    return [*made, bytes(piece)]
 
 
 def head(reply: Reply, request_id: str, size: int | None) -> Headers:
@@ -66,17 +76,19 @@ def head(reply: Reply, request_id: str, size: int | None) -> Headers:
 
 
 def known_error(error: LaminaError) -> HttpError:
-    """What the client is told of an error. Paths, addresses and states of our side are none of its business."""
+    """What the client learns of an error, by its class: paths, addresses and states of our side stay here."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, NotFoundError):
         return not_found()
     kind = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(error).__name__.removesuffix("Error"))[1:]
+    if isinstance(error, StoreDamagedError):  # it does not heal by itself: the operator has to know
+        return HttpError(error.status, "gateway.store_damaged", hint=error.next_step, kind=kind)
     if error.status >= 500 and not isinstance(error, ProviderError):
-        hint = "try again in a moment" if error.status == 503 else "whoever runs this gateway finds it in the log"
-        return HttpError(error.status, "the gateway cannot do this just now", hint=hint, kind=kind)
+        hint = "gateway.try_again" if error.status == 503 else "gateway.see_log"
+        return HttpError(error.status, "gateway.unavailable", hint=hint, kind=kind)
     after = getattr(error, "retry_after", None) or 0
-    return HttpError(error.status, error.message, hint=error.hint, kind=kind, retry_after=after)
+    return HttpError(error.status, error.phrase, hint=error.next_step, kind=kind, retry_after=after)
 
 
 def error_reply(error: HttpError, form: ErrorForm) -> Reply:
@@ -90,7 +102,11 @@ def error_reply(error: HttpError, form: ErrorForm) -> Reply:
 
 def error_body(error: HttpError, form: ErrorForm) -> Mapping[str, Any]:
     if form == "lamina":
-        return {"error": {"message": error.message, "hint": error.hint, "type": error.kind}}
+        said = error.phrase.for_clients() or {}
+        told = {"message": error.message, "hint": error.hint, "type": error.kind}
+        return {
+            "error": {**told, "code": said["code"], "values": said["values"], "next": error.next_step.for_clients()}
+        }
     kind = KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     message = str(error)
     if form == "anthropic":

@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.errors import shown
 from lamina.gateway.http import ErrorForm, HttpError, Route, not_found
-from lamina.gateway.shapes import compiled, compiled_query
+from lamina.gateway.shapes import compile_query, compile_schema
 
-ANY, REST = "{}", "{...}"
-NO_PARAMS: Mapping[str, str] = {}
+ANY_PIECE, ANY_PIECES = "{}", "{...}"
+NO_PARAMETERS: Mapping[str, str] = {}
 
 
 @dataclass(slots=True, eq=False)
-class Door:
+class CompiledRoute:
     """A route with all that is looked up or made once: the names in its path, its checks, its place in the metrics."""
 
     route: Route
@@ -27,14 +28,14 @@ class Door:
 @dataclass(slots=True)
 class _Node:
     below: "dict[str, _Node]" = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
-    doors: dict[str, Door] = field(default_factory=dict[str, Door])
+    by_method: dict[str, CompiledRoute] = field(default_factory=dict[str, CompiledRoute])
 
 
 class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._whole: dict[str, dict[str, Door]] = {}
+        self._whole: dict[str, dict[str, CompiledRoute]] = {}
         self._tree = _Node()
-        self.doors: list[Door] = []
+        self.compiled: list[CompiledRoute] = []
         for route in routes:
             self._add(route)
 
@@ -42,68 +43,67 @@ class Routes:
         pieces = route.path.split("/")[1:]
         names = tuple(piece[1:-1] for piece in pieces if piece.startswith("{"))
         spends = route.method == "POST" and route.scope == "chat" and not route.path.endswith("/cancel")
-        check = compiled(route.body) if route.body is not None else None
-        door = Door(route, names, check, compiled_query(route.query), spends, f"{route.method} {route.path}")
+        check = compile_schema(route.body) if route.body is not None else None
+        compiled = CompiledRoute(
+            route, names, check, compile_query(route.query), spends, f"{route.method} {route.path}"
+        )
         if names:
             node = self._tree
             for piece in pieces:
-                name = REST if route.rest and piece is pieces[-1] else ANY
+                name = ANY_PIECES if route.rest and piece is pieces[-1] else ANY_PIECE
                 node = node.below.setdefault(name if piece.startswith("{") else piece, _Node())
-            doors = node.doors
+            by_method = node.by_method
         else:
-            doors = self._whole.setdefault(route.path, {})
-        if route.method in doors:
-            raise ValueError(f"two routes are {door.label}")
-        doors[route.method] = door
-        self.doors.append(door)
+            by_method = self._whole.setdefault(route.path, {})
+        if route.method in by_method:
+            raise ValueError(f"two routes are {compiled.label}")
+        by_method[route.method] = compiled
+        self.compiled.append(compiled)
 
-    def find(self, method: str, path: str) -> tuple[Door, Mapping[str, str]]:
+    def find(self, method: str, path: str) -> tuple[CompiledRoute, Mapping[str, str]]:
         """The route and the names of its path. An error says that there is none, or not for this method."""
-        doors, values = self._whole.get(path), ()
-        if doors is None:
-            doors, values = self._search(path)
-        door = doors.get("GET" if method == "HEAD" else method)
-        if door is None:
-            raise MethodError(sorted({*doors, "HEAD"} if "GET" in doors else doors))
+        by_method, values = self._whole.get(path), ()
+        if by_method is None:
+            by_method, values = self._search(path)
+        compiled = by_method.get("GET" if method == "HEAD" else method)
+        if compiled is None:
+            raise MethodError(method, sorted({*by_method, "HEAD"} if "GET" in by_method else by_method))
         if not values:
-            return door, NO_PARAMS
-        return door, dict(zip(door.names, values, strict=True))
+            return compiled, NO_PARAMETERS
+        return compiled, dict(zip(compiled.names, values, strict=True))
 
-    def _search(self, path: str) -> tuple[dict[str, Door], tuple[str, ...]]:
+    def _search(self, path: str) -> tuple[dict[str, CompiledRoute], tuple[str, ...]]:
         values: list[str] = []
         node = self._tree
         pieces = path.split("/")[1:]
         for place, piece in enumerate(pieces):
             below = node.below.get(piece)
-            if below is None and REST in node.below:
+            if below is None and ANY_PIECES in node.below:
                 values.append("/".join(pieces[place:]))
-                node = node.below[REST]
+                node = node.below[ANY_PIECES]
                 break
             if below is None:
-                below = node.below.get(ANY)
+                below = node.below.get(ANY_PIECE)
                 if below is None:
                     raise not_found() if path.startswith(("/api/", "/web/")) else no_route()
                 values.append(piece)
             node = below
-        if not node.doors:
+        if not node.by_method:
             raise not_found()
-        return node.doors, tuple(values)
+        return node.by_method, tuple(values)
 
 
 def no_route() -> HttpError:
-    hint = (
-        "base_url is http://…/v1 for OpenAI's client and http://… for Anthropic's; GET /api/openapi.json has all routes"
-    )
-    return HttpError(404, "no route has this path", hint=hint, kind="not_found")
+    return HttpError(404, "gateway.no_route", kind="not_found")
 
 
 class MethodError(HttpError):
-    def __init__(self, allowed: list[str]) -> None:
+    def __init__(self, method: str, allowed: list[str]) -> None:
         self.allowed = ", ".join(allowed)
-        super().__init__(405, "this path does not take that method", hint=f"it takes {self.allowed}", kind="method")
+        super().__init__(405, "gateway.wrong_method", kind="method", method=shown(method)[1:-1], allowed=allowed)
 
 
-def form_of(path: str) -> ErrorForm:
+def error_form_of(path: str) -> ErrorForm:
     """The form of an error where no route says it."""
     if path.startswith("/v1/messages"):
         return "anthropic"

@@ -4,36 +4,56 @@ One look at all connections every so often ends those that are late: a request c
 """
 
 import asyncio
-import json
 import logging
 import math
 import socket
 import time
-from collections import Counter
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lamina.errors import LaminaError, SettingsError
 from lamina.gateway.gateway import Gateway
+from lamina.gateway.http import HttpError
 from lamina.gateway.options import Options
-from lamina.gateway.replies import ALWAYS, NO_STORE
+from lamina.gateway.replies import ALWAYS, NO_STORE, as_json, error_body
 
 NEVER = math.inf
 REFUSALS = {
-    400: ("this is no HTTP request", "send HTTP/1.1"),
-    408: ("the request did not come in time", "send it at once"),
-    431: ("the headers are too long", "send fewer and shorter ones"),
-    503: ("too many connections", "try again in a moment"),
+    400: HttpError(400, "gateway.not_http", kind="connection"),
+    408: HttpError(408, "gateway.request_late", kind="connection"),
+    431: HttpError(431, "gateway.headers_too_long", kind="connection"),
+    503: HttpError(503, "gateway.too_many_connections", hint="gateway.try_again", kind="connection"),
 }
-GRACE = 5
+SHUTDOWN_GRACE_S = 5
 """Seconds that replies get to end when the gateway is told to stop."""
+READ_BYTES = 16_384
+"""What is read from a connection in one go: each of these bytes may be a header or a chunk of its own."""
+ACCEPTED_AT_ONCE = 32
+"""Connections that are taken in one round of the event loop; the others wait in the kernel's queue."""
+BACKLOG = 2_048
+"""The length of that queue."""
+MAX_PIPELINED = 16
+"""Requests of one connection that wait behind the one that is being answered."""
+State = Literal["answered", "incomplete", "idle", "stuck", "busy"]
+"""Of a connection: its request is answered, but its body is not all there; its request is not all there; it has no
+request; it does not read its reply; it waits for us."""
+GIVES_WAY: dict[State, float] = {"answered": 0.1, "incomplete": 0.1, "idle": 0.0, "stuck": 1.0}
+"""Which connections are closed for a new one where there are too many, in this order, and after how many seconds in
+that state without progress. What waits for us is never closed."""
+PROGRESS_BYTES = 1_024
+"""Bytes of a body that count as progress: a slow client that sends byte by byte makes none."""
+ANSWERED_SECONDS = 2.0
+"""How long the body of a request that is answered already may take for its next bytes."""
+RETRY_SECONDS = 1
+"""After which a client that found no room may try again."""
 
 
-class Joined:
+class JoinedTransport:
     """A transport that sends the head of a reply and the body behind it in one piece, where both come at once."""
 
     __slots__ = ("_held", "_loop", "real")
@@ -64,31 +84,94 @@ class Joined:
         return self.real.is_closing()
 
 
+class ConnectionTable:
+    """The connections of one gateway by state and address, those that are longest in their state first."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._since: dict[tuple[State, str], OrderedDict[Deadlines, float]] = {
+            (state, ""): OrderedDict() for state in GIVES_WAY
+        }
+        """By state and address; all addresses are under the empty one."""
+
+    def add(self, one: "Deadlines") -> None:
+        for address in (one.address, ""):
+            self._counts[address] += 1
+
+    def count(self, address: str) -> int:
+        return self._counts.get(address, 0)
+
+    def move(self, one: "Deadlines", state: State) -> None:
+        """Note that a connection is in another state, or that it began with the same one again."""
+        self._forget(one)
+        one.state = state
+        if state != "busy":
+            now = time.monotonic()
+            for address in (one.address, ""):
+                self._since.setdefault((state, address), OrderedDict())[one] = now
+
+    def remove(self, one: "Deadlines") -> None:
+        self._forget(one)
+        one.state = "busy"
+        for address in (one.address, ""):
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
+
+    def _forget(self, one: "Deadlines") -> None:
+        for address in (one.address, "") if one.state != "busy" else ():
+            known = self._since[one.state, address]
+            del known[one]
+            if not known and address:
+                del self._since[one.state, address]
+
+    def first_to_go(self, address: str, but: "Deadlines") -> "Deadlines | None":
+        """The connection that gives way to a new one, of this address or of any. Where all of them are too young for
+        that, the oldest incomplete one does: otherwise a burst of connections would lock out every other client."""
+        now = time.monotonic()
+        ages: list[tuple[State, float]] = [*GIVES_WAY.items(), ("incomplete", 0.0)]
+        for state, seconds in ages:
+            for one, since in self._since.get((state, address), OrderedDict[Deadlines, float]()).items():
+                if one is but:
+                    continue
+                if now - since >= seconds:
+                    return one
+                break
+        return None
+
+
 class Deadlines(HttpToolsProtocol):
     """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
 
     options = Options()
-    addresses: ClassVar[Counter[str]] = Counter()
-    """How many connections each address has; of one gateway."""
+    places: ClassVar[ConnectionTable]
+    """Of the gateway that this connection belongs to."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        cast("Any", transport).max_size = READ_BYTES
         super().connection_made(transport)
-        self.transport = cast("asyncio.Transport", Joined(transport, self.loop))
+        self.transport = cast("asyncio.Transport", JoinedTransport(transport, self.loop))
         self.real = transport
         self.late = time.monotonic() + self.options.receive_seconds
         """When the peer must have done what it is to do; what it is depends on the state."""
         self.stuck = NEVER
         """The same for a peer that does not read."""
         self._refuse_as = 400
+        self._receive_until = self.late
         self._in_head, self._whole = True, True
         self._head = self._chunk = 0
         """Bytes of the headers that came before this chunk, and of the chunk itself."""
+        self._progress = 0
+        """Bytes of the body since the last time that they counted as progress."""
         self._trailer, self._fed = 0, False
         """Bytes behind the last piece of a body that come in chunks; and whether this chunk had a piece of it."""
         self.left = False
         self.address = self.client[0] if self.client else ""
-        self.addresses[self.address] += 1
-        if not (self._room_here() and self._room()):
+        self.state: State = "busy"
+        self.places.add(self)
+        self.places.move(self, "incomplete")
+        limits = {self.address: self.options.address_connections, "": self.options.connections}
+        if not all(self._has_room(address, limit) for address, limit in limits.items()):
             self._refuse_as = 503
             self.send_400_response("")
 
@@ -100,30 +183,41 @@ class Deadlines(HttpToolsProtocol):
         """It counts no longer: it is lost, or it was told to go."""
         if not self.left:
             self.left = True
-            self.addresses[self.address] -= 1
-            if not self.addresses[self.address]:
-                del self.addresses[self.address]
+            self.places.remove(self)
 
-    def _room_here(self) -> bool:
-        """Whether one address has not too many; the one of them that was idle longest is closed for it."""
-        return self.addresses[self.address] <= self.options.address_connections or self._made_room(self.address)
+    def _has_room(self, address: str, limit: int) -> bool:
+        """Whether there are not too many connections, of one address or in all; another one may be closed for it."""
+        if self.places.count(address) <= limit:
+            return True
+        other = self.places.first_to_go(address, self)
+        if other is not None:
+            other.give_way()
+        return other is not None
 
-    def _room(self) -> bool:
-        return self.addresses.total() <= self.options.connections or self._made_room("")
+    def give_way(self) -> None:
+        """Make room for another connection."""
+        state = self.state
+        self.leave()
+        if state == "incomplete" and self._in_head and not self._whole:
+            self._refuse_as = 408
+            self.send_400_response("")
+        elif state in ("answered", "idle") or (state == "incomplete" and self._in_head):
+            self.transport.close()
+        else:  # a handler that waits for the body or for the peer hears that it is gone
+            self.real.abort()
 
-    def _made_room(self, address: str) -> bool:
-        every: list[Any] = list(self.connections)
-        idle = [one for one in every if one is not self and one.is_waiting() and address in ("", one.address)]
-        if not idle:
-            return False
-        longest = min(idle, key=lambda one: one.late)
-        longest.transport.close()
-        longest.leave()
-        return True
-
-    def is_waiting(self) -> bool:
-        """Whether it is between two requests, or before the first."""
-        return self._whole and self._idle() and not self.left
+    def _move(self) -> None:
+        """Note the state that follows from what came and went."""
+        if self.left:
+            return
+        if self.stuck < NEVER:
+            state: State = "stuck"
+        elif not self._whole:
+            state = "answered" if self._is_answered() else "incomplete"
+        else:
+            state = "idle" if self._idle() else "busy"
+        if state != self.state:
+            self.places.move(self, state)
 
     def data_received(self, data: bytes) -> None:
         self._chunk, self._fed = len(data), False
@@ -139,13 +233,17 @@ class Deadlines(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._whole, self._fed = True, False, True
-        self._head = self._trailer = 0
+        self._head = self._trailer = self._progress = 0
         if self.cycle_before():  # the first request has its time since the connection was made
             self.late = time.monotonic() + self.options.receive_seconds
+            self._move()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field behind a chunked body is none of the request's: who asks was said before it, and nobody reads it."""
         if self._in_head:
+            if len(self.headers) >= self.options.header_fields:
+                self._refuse_as = 431
+                raise ValueError
             super().on_header(name, value)
             return
         self._trailer += len(name) + len(value) + 4
@@ -159,15 +257,31 @@ class Deadlines(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._fed = True
         super().on_body(body)
+        self._progress += len(body)
+        if self._progress >= PROGRESS_BYTES and self.state in ("answered", "incomplete"):
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._progress = 0
+        self.places.move(self, self.state)
+        if self.state == "answered":
+            self.late = min(self._receive_until, time.monotonic() + ANSWERED_SECONDS)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._fed = False, True
         limit = self.options.header_limit
         too_long = self._head + self._chunk > limit and self._size() > limit
-        if too_long or len(self.headers) > self.options.header_fields:
+        if too_long:
             self._refuse_as = 431
             raise ValueError  # httptools turns it into its own, and uvicorn that into a refusal
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse_as = 503
+            raise ValueError
         super().on_headers_complete()
+        self._receive_until = self.late
+        self._move()
+        if self.state == "incomplete":  # that the headers are all there is progress
+            self._note_progress()
 
     def _size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -175,21 +289,26 @@ class Deadlines(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._whole = True
-        if not self.cycle.response_complete:
-            self.late = NEVER
+        self.late = NEVER if not self.cycle.response_complete else time.monotonic() + self.options.idle_seconds
+        self._move()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._whole and self.cycle.response_complete:  # else a body is still to be thrown away, or the next waits
             self.late = time.monotonic() + self.options.idle_seconds
+        self._move()
+        if self.state == "answered":
+            self._note_progress()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self.stuck = time.monotonic() + self.options.receive_seconds
+        self._move()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.stuck = NEVER
+        self._move()
 
     def look(self, now: float) -> None:
         """End the connection when its time is over."""
@@ -198,7 +317,7 @@ class Deadlines(HttpToolsProtocol):
         elif self.late < now:
             if self.real.is_closing() or self.real.get_write_buffer_size():
                 self.real.abort()  # what was sent is not taken: there is nobody to be polite to
-            elif self._whole:
+            elif self._whole or self._is_answered():
                 self.transport.close()
             else:
                 self._refuse_as = 408
@@ -212,6 +331,10 @@ class Deadlines(HttpToolsProtocol):
         cycle = self.cycle_before()
         return cycle is None or cycle.response_complete
 
+    def _is_answered(self) -> bool:
+        """Whether the request whose body is still missing has its reply."""
+        return not self._in_head and not self._whole and self._idle()
+
     def cycle_before(self) -> Any:
         """The newest request of this connection; None before the first."""
         return self.cycle
@@ -219,11 +342,12 @@ class Deadlines(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn's way to refuse what never reaches the application; ours says which of the reasons it is."""
         status = self._refuse_as
-        message, hint = REFUSALS[status]
-        body = json.dumps({"error": {"message": message, "hint": hint, "type": "connection"}}).encode()
+        body = as_json(error_body(REFUSALS[status], "lamina"))
         head = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *ALWAYS, NO_STORE):
             head += [name, b": ", value, b"\r\n"]
+        if status == 503:
+            head.append(b"retry-after: %d\r\n" % RETRY_SECONDS)
         head.append(b"content-type: application/json\r\nconnection: close\r\n")
         head.append(b"content-length: %d\r\n\r\n" % len(body))
         self.transport.write(b"".join(head) + body)
@@ -231,7 +355,7 @@ class Deadlines(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with its signals left to whoever starts it, and a look at the connections now and then."""
+    """uvicorn's server, with its signals left to the caller, and a look at the connections now and then."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -254,19 +378,16 @@ def listen(options: Options) -> socket.socket:
         family, kind, number, _, place = socket.getaddrinfo(host, options.port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, number)
     except OSError as error:
-        raise SettingsError(f"{options.address} is no address here: {error.strerror}", hint="--listen 127.0.0.1:8765"
-                            ) from None  # fmt: skip
+        raise SettingsError("gateway.bad_address", address=options.address, why=error.strerror) from None
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(place)
-        made.listen(2_048)
+        made.listen(BACKLOG)
         made.setblocking(False)
     except OSError as error:
         made.close()
-        raise SettingsError(
-            f"cannot listen at {options.address}:{options.port}: {error.strerror}",
-            hint="another program may have the port: --listen 127.0.0.1:0 takes a free one",
-        ) from None
+        place = f"{options.address}:{options.port}"
+        raise SettingsError("gateway.cannot_listen", address=place, why=error.strerror) from None
     return made
 
 
@@ -275,11 +396,11 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     """The gateway answers at this socket. At the end turns that run are interrupted, so that their readers hear of
     it, and replies get a moment to end."""
     options = gateway.options
-    protocol = type("Connection", (Deadlines,), {"options": options, "addresses": Counter()})
+    protocol = type("Connection", (Deadlines,), {"options": options, "places": ConnectionTable()})
     config = uvicorn.Config(
         gateway, http=protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=max(1, math.ceil(options.idle_seconds)),
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
     server = Server(config)
     task = asyncio.create_task(server.serve([sock]))
@@ -287,8 +408,9 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
     try:
         while not server.started:
             if task.done():
-                raise LaminaError("the gateway could not start", hint="the log may say why") from task.exception()
+                raise LaminaError("gateway.did_not_start") from task.exception()
             await asyncio.sleep(0.005)
+        sock.listen(BACKLOG)
         yield server
     finally:
         gateway.ending = True
@@ -299,7 +421,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
 
 
 def uvicorn_is_quiet() -> None:
-    """uvicorn's own words are no part of the log: its warnings may quote what came in."""
+    """uvicorn's own messages are kept out of the log: its warnings may quote what came in."""
     logger: Any = logging.getLogger("uvicorn.error")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

@@ -11,17 +11,18 @@ from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from lamina.gateway.replies import as_json
+from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 T = TypeVar("T")
 MEDIA = "text/event-stream"
-AHEAD = 256
+MAX_READ_AHEAD = 256
 """Events that are read before they are passed on."""
-PING = 10.0
+PING_INTERVAL_S = 10.0
 """Seconds of silence after which there is a sign of life."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Proxies pass each event on as it comes, and keep none."""
-END = ".end"
+END_MARK = ".end"
 """Behind the position of the last event: after it nothing comes, ever."""
 NAMES: dict[type, str] = {
     Began: "began", Text: "text", ToolCallEvent: "call", ToolResult: "result", Notice: "notice", Usage: "usage",
@@ -36,17 +37,20 @@ def event_bytes(name: str, data: object, position: str = "") -> bytes:
 
 
 def turn_event(position: str, event: TurnEvent) -> bytes:
-    fields: dict[str, Any] = {name: getattr(event, name) for name in type(event).__slots__ if name != "code"}
-    place = f"{position}{END}" if isinstance(event, Ended) else position
+    fields: dict[str, Any] = {name: getattr(event, name) for name in type(event).__slots__ if name != "status"}
+    fields = {name: one.for_clients() if isinstance(one, Phrase) else one for name, one in fields.items()}
+    place = f"{position}{END_MARK}" if isinstance(event, Ended) else position
     return event_bytes(NAMES[type(event)], fields, place)
 
 
 def is_end(position: str) -> bool:
-    """Whether whoever gives this back has seen the end."""
-    return position.endswith(END)
+    """Whether a client that sends this position back has seen the end."""
+    return position.endswith(END_MARK)
 
 
-async def written(events: AsyncGenerator[tuple[str, TurnEvent]], ping: float = PING) -> AsyncGenerator[bytes]:
+async def write_events(
+    events: AsyncGenerator[tuple[str, TurnEvent]], ping: float = PING_INTERVAL_S
+) -> AsyncGenerator[bytes]:
     """The events of a turn as they come, to the end of it."""
     async with aclosing(events), aclosing(with_pings(events, ping)) as timed:
         async for one in timed:
@@ -56,7 +60,7 @@ async def written(events: AsyncGenerator[tuple[str, TurnEvent]], ping: float = P
 async def with_pings(events: AsyncGenerator[T], ping: float) -> AsyncGenerator[T | None]:
     """What comes, and None after each `ping` seconds in which nothing did. One task reads, whatever the number of
     events: a timer is only set where there is something to wait for."""
-    come = _Come[T]()
+    come = _EventBuffer[T]()
     pump = asyncio.create_task(come.read(events))
     try:
         while True:
@@ -73,7 +77,7 @@ async def with_pings(events: AsyncGenerator[T], ping: float) -> AsyncGenerator[T
         await asyncio.gather(pump, return_exceptions=True)
 
 
-class _Come(Generic[T]):
+class _EventBuffer(Generic[T]):
     """What has come and is not yet passed on."""
 
     def __init__(self) -> None:
@@ -86,7 +90,7 @@ class _Come(Generic[T]):
             async for one in events:
                 self.events.append(one)
                 self._wake(True)
-                if len(self.events) >= AHEAD:  # a slow reader holds up whoever reads for him, and nobody else
+                if len(self.events) >= MAX_READ_AHEAD:  # a slow reader holds up only what reads for it
                     self._room.clear()
                     await self._room.wait()
         finally:

@@ -1,6 +1,6 @@
 """Replies that come in pieces and turns that run: how many a key or a user has at once, and whose key no longer counts.
 
-Nothing is sent from here: whoever sends a stream hands in how it is ended.
+Nothing is sent from here: the sender of a stream passes in how to end it.
 """
 
 import asyncio
@@ -10,39 +10,37 @@ from contextlib import contextmanager
 
 from lamina.gateway.http import HttpError, Principal
 from lamina.gateway.options import Options
-from lamina.gateway.principals import Principals, Shown
+from lamina.gateway.principals import Credential, Principals
 
-EVERY = 1.0
-"""Seconds between two looks; a key that was looked up a moment ago is believed, so most looks ask nobody."""
-SOON = 1.0
+CHECK_INTERVAL_S = 1.0
+"""Seconds between two looks; a key that was looked up a moment ago is cached, so most checks do not read the store."""
+RETRY_AFTER_S = 1.0
 """Seconds after which one of many may have ended."""
 
 
-class Open:
+class Concurrency:
     """What is under way, counted before it begins: many at the same moment do not slip through together."""
 
     def __init__(self, principals: Principals, options: Options) -> None:
         self._principals = principals
-        self._most_streams, self._most_turns = options.streams, options.turns
+        self._max_streams, self._max_turns = options.streams, options.turns
         self._streams: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
-        self._ends: dict[Callable[[], None], Shown] = {}
+        self._ends: dict[Callable[[], None], Credential] = {}
 
     def stream(self, principal: Principal) -> Callable[[], None]:
         """Count a stream of this key in; what it gives counts it out."""
-        what = f"more than {self._most_streams:,} open streams of one key"
-        return _counted(self._streams, principal.key_id, self._most_streams, what)
+        return _count_in(self._streams, principal.key_id, self._max_streams, "gateway.too_many_streams")
 
     def turn(self, principal: Principal) -> Callable[[], None]:
         """The same for a turn of this user."""
-        what = f"more than {self._most_turns:,} turns at once"
-        return _counted(self._turns, principal.user, self._most_turns, what)
+        return _count_in(self._turns, principal.user, self._max_turns, "gateway.too_many_turns")
 
     @contextmanager
-    def ended_by(self, shown: Shown | None, end: Callable[[], None]) -> Generator[None, None, None]:
+    def end_when_revoked(self, credential: Credential | None, end: Callable[[], None]) -> Generator[None, None, None]:
         """Inside, `end` is called once the credential no longer counts."""
-        if shown is not None:
-            self._ends[end] = shown
+        if credential is not None:
+            self._ends[end] = credential
         try:
             yield
         finally:
@@ -50,23 +48,27 @@ class Open:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(EVERY)
-            await self.look()
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            await self.end_revoked()
 
-    async def look(self) -> None:
+    async def end_revoked(self) -> None:
         """End the streams of those whose key is revoked or has expired."""
-        every = list({shown.proof: shown for shown in self._ends.values()}.values())
-        found = await asyncio.gather(*(self._principals.counts(shown) for shown in every), return_exceptions=True)
-        over = {shown.proof for shown, counts in zip(every, found, strict=True) if counts is False}
+        every = list({credential.proof: credential for credential in self._ends.values()}.values())
+        found = await asyncio.gather(
+            *(self._principals.is_valid(credential) for credential in every), return_exceptions=True
+        )
+        over = {credential.proof for credential, counts in zip(every, found, strict=True) if counts is False}
         if over:  # a store that does not answer ends nothing
-            for end, shown in list(self._ends.items()):
-                if shown.proof in over:
+            for end, credential in list(self._ends.items()):
+                if credential.proof in over:
                     end()
 
 
-def _counted(counts: Counter[str], name: str, most: int, what: str) -> Callable[[], None]:
-    if counts[name] >= most:
-        raise HttpError(429, what, hint="let some of them end", kind="rate_limit", retry_after=SOON)
+def _count_in(counts: Counter[str], name: str, limit: int, code: str) -> Callable[[], None]:
+    if counts[name] >= limit:
+        raise HttpError(
+            429, code, hint="gateway.let_some_end", kind="rate_limit", retry_after=RETRY_AFTER_S, limit=limit
+        )
     counts[name] += 1
     left = False
 

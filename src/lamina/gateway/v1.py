@@ -9,24 +9,26 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from lamina.app.app import CANCELLED, App, Running
+from lamina.app.app import CANCELLED, App, TurnHandle
+from lamina.errors import shown
 from lamina.gateway.http import HttpError, Request, not_found
-from lamina.gateway.ids import check_same, is_id, key_of
-from lamina.gateway.sse import PING, with_pings
-from lamina.records import REQUESTS, Given, TurnRecord
+from lamina.gateway.ids import check_same_question, idempotency_key, is_id
+from lamina.gateway.sse import PING_INTERVAL_S, with_pings
+from lamina.records import REQUESTS, CallerInput, TurnRecord
+from lamina.text.messages import Phrase
 from lamina.types import Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 SESSION, ON_LEAVE = "x-lamina-session", "x-lamina-on-leave"
-MOST_MESSAGES = 10_000
-"""Of one request: each of them is stored, and meanwhile nobody else can write."""
-OURS = "lamina"
+MAX_MESSAGES = 10_000
+"""Of one request: each of them is stored, and no other request can write during that time."""
+MODEL_ALIAS = "lamina"
 """A name for whichever model the gateway has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientRequest:
     """A request in either form, in the words that the engine knows."""
 
     messages: Sequence[Message]
@@ -44,7 +46,7 @@ class Answer:
     """What came of a turn."""
 
     names: frozenset[str]
-    """Of the caller's own tools: calls of ours are none of his business."""
+    """Of the caller's own tools: calls of ours are not shown to it."""
     text: str = ""
     calls: list[ToolCallEvent] = field(default_factory=list[ToolCallEvent])
     apart: bool = False
@@ -76,120 +78,122 @@ class Answer:
         return self.ended.state != "complete"
 
     def failure(self) -> HttpError:
-        words, hint = self.ended.error or "the turn came to nothing", self.ended.hint
-        code = 400 if self.ended.error == CANCELLED else self.ended.code or 502
-        return HttpError(code, words, hint=hint or "what came is kept with the turn", kind="provider")
+        error = self.ended.error or Phrase("turn.no_answer")
+        status = 400 if self.ended.error == CANCELLED else self.ended.status or 502
+        hint = self.ended.hint or Phrase("turn.no_answer.hint")
+        return HttpError(status, error, hint=hint, kind="provider")
 
 
-def session_in(body: Mapping[str, Any]) -> str:
+def read_session_id(body: Mapping[str, Any]) -> str:
     """The session that the request's metadata names; empty for none. A user they cannot name."""
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     session_id = metadata.get("session_id", "")
     if not isinstance(session_id, str):
-        raise HttpError(400, "metadata.session_id is no text", hint="the id of a session, from POST /api/sessions")
+        raise HttpError(400, "request.bad_session_id")
     return session_id
 
 
+def check_content(content: Any, where: str) -> None:
+    """Refuse a question without words, which no model can answer. Anthropic refuses it too; OpenAI takes an empty text,
+    but not null."""
+    if not isinstance(content, str | list):
+        raise HttpError(400, "request.no_content", hint="request.give_words", where=where)
+    parts: list[Any] = cast("list[Any]", content) if isinstance(content, list) else [{"type": "text", "text": content}]
+    if all(part.get("type") == "text" and not part.get("text") for part in parts):
+        raise HttpError(400, "request.empty_content", hint="request.give_words", where=where)
+
+
 def check_count(messages: Sequence[Message]) -> None:
-    if len(messages) > MOST_MESSAGES:
-        what = f"messages holds {len(messages):,} messages and results of calls"
-        raise HttpError(400, what, hint=f"at most {MOST_MESSAGES:,}; a session keeps the earlier ones by itself")
+    if len(messages) > MAX_MESSAGES:
+        raise HttpError(400, "request.too_many_messages", count=len(messages), limit=MAX_MESSAGES)
 
 
 def check_model(app: App, model: str) -> str:
     """The gateway answers with its own model; a client may also call it by our name."""
     known = app.provider.model
-    if model not in (known, OURS):
-        raise HttpError(404, f"no model {model[:80]!r} here", hint=f"this gateway has {known!r}", kind="not_found")
+    if model not in (known, MODEL_ALIAS):
+        raise HttpError(404, "request.no_model", kind="not_found", name=shown(model), known=shown(known))
     return known
 
 
-async def begun(app: App, request: Request, asked: Asked) -> Running:
+async def start_turn(app: App, request: Request, asked: ClientRequest) -> TurnHandle:
     """The turn of a request, stored and running."""
-    session_id, user, given = taken_apart(request, asked)
-    running = await app.start(request.user, session_id, user, key=key_of(request.headers), given=given)
-    await check_same(app, request, running.turn, given.results[0]["content"] if given.results else user)
-    _check_whole(running.turn)
+    session_id, user, given = await request.work(split_request, request, asked)
+    running = await app.start(request.user, session_id, user, key=idempotency_key(request.headers), given=given)
+    await check_same_question(app, request, running.turn, given.results[0]["content"] if given.results else user)
+    _check_complete(running.turn)
     request.watch(running)
     return running
 
 
-def _check_whole(turn: TurnRecord) -> None:
-    """What was given up or broke off under a key stays so: asked for again it is no answer, and only a new key asks the
+def _check_complete(turn: TurnRecord) -> None:
+    """What was cancelled or failed under a key stays so: a repeat is not answered with it, and only a new key asks the
     model once more."""
     if turn.repeated and turn.state in ("interrupted", "failed"):
-        what = f"the answer to this Idempotency-Key did not come to its end: {turn.error or turn.state}"
-        hint = f"send the request again with a new key; what came is at GET /api/turns/{turn.turn_id}"
-        raise HttpError(409, what, hint=hint, kind="conflict")
+        state = Phrase("turn.state_failed" if turn.state == "failed" else "turn.state_interrupted")
+        why = Phrase.load(turn.error) or state
+        raise HttpError(409, "idempotency.unfinished", kind="conflict", why=why, turn_id=turn.turn_id)
 
 
-async def counted(app: App, request: Request, asked: Asked) -> int:
+async def count_request(app: App, request: Request, asked: ClientRequest) -> int:
     """How many tokens a request would have if it were sent now, with all that lamina adds. Nothing is sent or kept."""
-    session_id, user, given = taken_apart(request, asked)
+    session_id, user, given = await request.work(split_request, request, asked)
     context = await app.context(request.user, session_id, user, given=given)
     return context.receipt.tokens
 
 
-def taken_apart(request: Request, asked: Asked) -> tuple[str, Any, Given]:
+def split_request(request: Request, asked: ClientRequest) -> tuple[str, Any, CallerInput]:
     """The session, the user's words, and what the request brings beside them."""
     session_id = request.headers.get(SESSION) or asked.session_id
     if session_id == REQUESTS:
-        raise HttpError(400, "this session keeps single requests and is no chat", hint="POST /api/sessions makes one")
+        raise HttpError(400, "session.not_a_chat")
     if not asked.messages:
-        raise HttpError(400, "messages holds no message to answer", hint="add a message of the role user")
+        raise HttpError(400, "request.nothing_to_answer", hint="request.add_user")
     if session_id and not is_id(session_id):
         raise not_found()
-    given, user = _of_session(asked) if session_id else _of_itself(asked)
+    given, user = _split_in_session(asked) if session_id else _split_single(asked)
     return session_id or REQUESTS, user, given
 
 
-def _of_itself(asked: Asked) -> tuple[Given, Any]:
-    """All of the request's own messages: those before the last user's, his words, and what is behind them."""
+def _split_single(asked: ClientRequest) -> tuple[CallerInput, Any]:
+    """All of the request's own messages: those before the user's last message, that message, and what follows it."""
     last = max((n for n, one in enumerate(asked.messages) if one["role"] == "user"), default=-1)
     if last < 0:
-        raise HttpError(400, "messages holds no message of the role user", hint="add the user's words")
+        raise HttpError(400, "request.no_user_message", hint="request.add_user")
     before, behind = tuple(asked.messages[:last]), tuple(asked.messages[last + 1 :])
     if behind and behind[-1]["role"] == "assistant":
-        raise HttpError(
-            400, "the last message is the assistant's", hint="end with the user's words or with results of calls"
-        )
-    given = Given(before, behind, (), asked.system, asked.tools, asked.options, asked.max_tokens)
+        raise HttpError(400, "request.assistant_last")
+    given = CallerInput(before, behind, (), asked.system, asked.tools, asked.options, asked.max_tokens)
     return given, asked.messages[last]["content"] or ""
 
 
-def _of_session(asked: Asked) -> tuple[Given, Any]:
+def _split_in_session(asked: ClientRequest) -> tuple[CallerInput, Any]:
     """The newest words alone, or the results of the calls that the last answer left to the client, with the words
     behind them."""
     said = next((one["content"] for one in reversed(asked.messages) if one["role"] == "user"), None)
     words = asked.messages[-1:] if asked.messages[-1]["role"] == "user" else ()
-    results: list[Message] = [*words]
-    for one in reversed(asked.messages[: len(asked.messages) - len(words)]):
-        if one["role"] != "tool":
-            break
-        results.insert(0, one)
+    end = first = len(asked.messages) - len(words)
+    while first and asked.messages[first - 1]["role"] == "tool":
+        first -= 1
+    results = [*asked.messages[first:end], *words]
     if not results:
-        raise HttpError(400, "the last message is not the user's", hint="a session takes the newest words of its user")
+        raise HttpError(400, "request.user_not_last")
     results = results if len(results) > len(words) else []
-    given = Given(None, (), tuple(results), asked.system, asked.tools, asked.options, asked.max_tokens)
+    given = CallerInput(None, (), tuple(results), asked.system, asked.tools, asked.options, asked.max_tokens)
     return given, said or "…"
 
 
-def headers_of(running: Running) -> dict[str, str]:
-    turn = running.turn
-    return {"X-Lamina-Turn": turn.turn_id, "X-Lamina-Session": turn.session_id}
-
-
-def gives_up(request: Request, asked: Asked) -> bool:
+def ends_with_client(request: Request, asked: ClientRequest) -> bool:
     """Whether the turn ends when its client leaves."""
     wish = request.headers.get(ON_LEAVE, "")
     if wish not in ("", "finish", "cancel"):
-        raise HttpError(400, f"{ON_LEAVE} is {wish[:40]!r}", hint="`finish` or `cancel`")
+        raise HttpError(400, "request.bad_on_leave", header=ON_LEAVE, value=shown(wish, 40))
     return wish == "cancel" if wish else not (request.headers.get(SESSION) or asked.session_id)
 
 
-async def whole(request: Request, running: Running, gives_up: bool, answer: Answer) -> Answer:
-    """The whole answer of a turn, for a client that waits; one that leaves meanwhile may give the turn up."""
-    left = asyncio.create_task(_leave(request, running)) if gives_up else None
+async def collect_answer(request: Request, running: TurnHandle, ends_with_client: bool, answer: Answer) -> Answer:
+    """The whole answer of a turn, for a client that waits; one that leaves early may end the turn."""
+    left = asyncio.create_task(_leave(request, running)) if ends_with_client else None
     try:
         async with aclosing(running.events()) as events:
             async for event in events:
@@ -202,24 +206,24 @@ async def whole(request: Request, running: Running, gives_up: bool, answer: Answ
     return answer
 
 
-async def _leave(request: Request, running: Running) -> None:
+async def _leave(request: Request, running: TurnHandle) -> None:
     await request.gone()
-    if running.readers <= 1:  # the same request may have come again meanwhile, and wait for the same turn
+    if running.readers <= 1:  # the same request may have come again in the meantime, and wait for the same turn
         running.cancel()
 
 
-async def streamed(
-    running: Running, gives_up: bool, write: Callable[[TurnEvent], bytes], ping: bytes
+async def stream_answer(
+    running: TurnHandle, ends_with_client: bool, write: Callable[[TurnEvent], bytes], ping: bytes
 ) -> AsyncGenerator[bytes]:
     """A turn's events as bytes. Closed before the end, the client has left."""
     over = False
     try:
-        async with aclosing(running.events()) as events, aclosing(with_pings(events, PING)) as timed:
+        async with aclosing(running.events()) as events, aclosing(with_pings(events, PING_INTERVAL_S)) as timed:
             async for event in timed:
                 over = isinstance(event, Ended)
                 piece = write(event) if event else ping
                 if piece:
                     yield piece
     finally:
-        if not over and gives_up and not running.readers:
+        if not over and ends_with_client and not running.readers:
             running.cancel()

@@ -9,19 +9,20 @@ from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.replies import error_body
 from lamina.gateway.sse import HEADERS, MEDIA, event_bytes
 from lamina.gateway.v1 import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Answer,
-    Asked,
-    begun,
+    ClientRequest,
+    check_content,
     check_count,
     check_model,
-    counted,
-    gives_up,
-    headers_of,
-    session_in,
-    streamed,
-    whole,
+    collect_answer,
+    count_request,
+    ends_with_client,
+    read_session_id,
+    start_turn,
+    stream_answer,
 )  # fmt: skip
+from lamina.gateway.values import turn_headers
 from lamina.types import Began, Ended, Message, ToolCallEvent, TurnEvent, Usage
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -37,7 +38,7 @@ BODY: Schema = {
     "properties": {
         "model": {"type": "string", "description": "as GET /v1/models names it, or `lamina`"},
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10_000_000},
-        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MOST_MESSAGES},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES},
         "system": BLOCKS,
         "stream": {"type": ["boolean", "null"]},
         "temperature": {"type": ["number", "null"]}, "top_p": {"type": ["number", "null"]},
@@ -53,35 +54,38 @@ EXAMPLE = {"model": "lamina", "max_tokens": 256, "messages": [{"role": "user", "
 
 
 async def messages(app: App, request: Request) -> Reply:
-    asked = asked_of(request.body)
-    model, given_up = check_model(app, request.body.get("model", "lamina")), gives_up(request, asked)
-    running = await begun(app, request, asked)
+    asked = await request.work(read_request, request.body)
+    model, ends_early = check_model(app, request.body.get("model", "lamina")), ends_with_client(request, asked)
+    running = await start_turn(app, request, asked)
     answer = Answer(frozenset(str(tool["function"]["name"]) for tool in asked.tools))
-    name, headers = f"msg_{running.turn.turn_id}", headers_of(running)
+    name, headers = f"msg_{running.turn.turn_id}", turn_headers(running.turn)
     if asked.stream:
         write = EventWriter(name, model, answer).write
         ping = event_bytes("ping", {"type": "ping"})
-        return Reply(streamed(running, given_up, write, ping), 200, {**HEADERS, **headers}, MEDIA)
-    await whole(request, running, given_up, answer)
+        return Reply(stream_answer(running, ends_early, write, ping), 200, {**HEADERS, **headers}, MEDIA)
+    await collect_answer(request, running, ends_early, answer)
     return Reply(message_of(name, model, answer), 200, headers)
 
 
 async def count_tokens(app: App, request: Request) -> Reply:
     check_model(app, request.body.get("model", "lamina"))
-    return Reply({"input_tokens": await counted(app, request, asked_of({"max_tokens": 1, **request.body}))})
+    asked = await request.work(read_request, {"max_tokens": 1, **request.body})
+    return Reply({"input_tokens": await count_request(app, request, asked)})
 
 
-def asked_of(body: Mapping[str, Any]) -> Asked:
+def read_request(body: Mapping[str, Any]) -> ClientRequest:
     found: list[Message] = []
     for number, one in enumerate(body["messages"]):
         found += _messages(one["role"], one["content"], f"messages[{number}]")
+    if body["messages"][-1]["role"] == "user":
+        check_content(body["messages"][-1]["content"], f"messages[{len(body['messages']) - 1}]")
     check_count(found)  # one of theirs may be many of ours
     system = body.get("system") or ""
     if isinstance(system, list):
         system = "\n\n".join(_text(block, "system") for block in cast("list[Any]", system))
     tools = tuple(_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.get("tools") or ()))
-    return Asked(
-        found, system, tools, _options(body), body["max_tokens"], session_in(body), bool(body.get("stream")),
+    return ClientRequest(
+        found, system, tools, _options(body), body["max_tokens"], read_session_id(body), bool(body.get("stream")),
     )  # fmt: skip
 
 
@@ -102,7 +106,7 @@ def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text(block: Any, where: str) -> str:
     fields = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
     if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
-        raise HttpError(400, f"{where} has a block that is no text", hint='{"type": "text", "text": …}')
+        raise HttpError(400, "request.block_not_text", where=where)
     return fields["text"]
 
 
@@ -120,7 +124,7 @@ def _of_user(blocks: list[Any], where: str) -> list[Message]:
         place = f"{where}.content[{number}]"
         if block.get("type") == "tool_result":
             if parts:
-                raise HttpError(400, f"{place} stands behind the user's words", hint="results of calls come first")
+                raise HttpError(400, "request.result_behind_words", where=place)
             found.append(
                 {"role": "tool", "content": _result(block, place), "tool_call_id": str(block.get("tool_use_id", ""))}
             )
@@ -139,7 +143,7 @@ def _result(block: Mapping[str, Any], where: str) -> str:
     if isinstance(content, list):
         content = "\n".join(_text(one, f"{where}.content") for one in cast("list[Any]", content))
     elif content is not None and not isinstance(content, str):
-        raise HttpError(400, f"{where}.content is no text", hint="a tool_result holds text, or a list of text blocks")
+        raise HttpError(400, "request.result_not_text", where=where)
     return f"Error: {content or ''}" if block.get("is_error") else content or ""
 
 
@@ -150,7 +154,7 @@ def _picture(source: Any, where: str) -> str:
             return given["url"]
         if given.get("type") == "base64" and isinstance(given.get("data"), str):
             return f"data:{given.get('media_type', 'image/png')};base64,{given['data']}"
-    raise HttpError(400, f"{where}.source is no picture", hint='{"type": "base64", "media_type": …, "data": …}')
+    raise HttpError(400, "request.not_picture", where=where)
 
 
 def _of_assistant(blocks: list[Any], where: str) -> Message:
@@ -171,7 +175,7 @@ def _of_assistant(blocks: list[Any], where: str) -> Message:
 
 def _tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if tool.get("type", "custom") != "custom" or not isinstance(tool.get("name"), str):
-        raise HttpError(400, f"{where} is no tool of the client's own", hint='{"name": …, "input_schema": …}')
+        raise HttpError(400, "request.not_client_tool", where=where)
     schema: Any = tool.get("input_schema") or {"type": "object", "properties": {}}
     function = {
         "name": tool["name"],

@@ -12,17 +12,18 @@ from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.replies import error_body
 from lamina.gateway.sse import HEADERS, MEDIA
 from lamina.gateway.v1 import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Answer,
-    Asked,
-    begun,
+    ClientRequest,
+    check_content,
     check_model,
-    gives_up,
-    headers_of,
-    session_in,
-    streamed,
-    whole,
+    collect_answer,
+    ends_with_client,
+    read_session_id,
+    start_turn,
+    stream_answer,
 )
+from lamina.gateway.values import turn_headers
 from lamina.types import Began, Ended, Message, TurnEvent, Usage
 
 OPTIONS = (
@@ -49,7 +50,7 @@ BODY: Schema = {
     "type": "object",
     "properties": {
         "model": {"type": "string", "description": "as GET /v1/models names it, or `lamina`"},
-        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MOST_MESSAGES},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES},
         "stream": FLAG,
         "stream_options": FREE,
         "max_tokens": COUNT,
@@ -71,17 +72,17 @@ FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "conte
 
 
 async def completions(app: App, request: Request) -> Reply:
-    asked = asked_of(request.body)
-    model, given_up = check_model(app, request.body.get("model", "lamina")), gives_up(request, asked)
-    running = await begun(app, request, asked)
+    asked = await request.work(read_request, request.body)
+    model, ends_early = check_model(app, request.body.get("model", "lamina")), ends_with_client(request, asked)
+    running = await start_turn(app, request, asked)
     answer = Answer(frozenset(str(tool["function"]["name"]) for tool in asked.tools))
-    turn_id, headers = running.turn.turn_id, headers_of(running)
+    turn_id, headers = running.turn.turn_id, turn_headers(running.turn)
     if asked.stream:
         wishes: Mapping[str, Any] = request.body.get("stream_options") or {}
         usage = bool(wishes.get("include_usage"))
         write = ChunkWriter(f"chatcmpl-{turn_id}", model, answer, usage).write
-        return Reply(streamed(running, given_up, write, b": ping\n\n"), 200, {**HEADERS, **headers}, MEDIA)
-    await whole(request, running, given_up, answer)
+        return Reply(stream_answer(running, ends_early, write, b": ping\n\n"), 200, {**HEADERS, **headers}, MEDIA)
+    await collect_answer(request, running, ends_early, answer)
     return Reply(completion(f"chatcmpl-{turn_id}", model, answer), 200, headers)
 
 
@@ -102,7 +103,7 @@ def _model(name: str) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def asked_of(body: Mapping[str, Any]) -> Asked:
+def read_request(body: Mapping[str, Any]) -> ClientRequest:
     messages: list[Message] = []
     system: list[str] = []
     for number, one in enumerate(body["messages"]):
@@ -111,12 +112,14 @@ def asked_of(body: Mapping[str, Any]) -> Asked:
             system.append(plain_text(one.get("content"), where))
         else:
             messages.append(_message(one, where))
+    if body["messages"][-1]["role"] == "user":
+        check_content(body["messages"][-1].get("content"), f"messages[{len(body['messages']) - 1}]")
     options = {name: body[name] for name in OPTIONS if body.get(name) is not None}
     limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name)]
     tools = tuple(tool_of(tool, f"tools[{number}]") for number, tool in enumerate(body.get("tools") or ()))
-    return Asked(
+    return ClientRequest(
         messages, "\n\n".join(text for text in system if text.strip()), tools, options,
-        min(limits) if limits else None, session_in(body), bool(body.get("stream")),
+        min(limits) if limits else None, read_session_id(body), bool(body.get("stream")),
     )  # fmt: skip
 
 
@@ -125,7 +128,7 @@ def plain_text(content: Any, where: str) -> str:
     if isinstance(content, list):
         parts = cast("list[Any]", content)
         if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
-            raise HttpError(400, f"{where}.content has a part that is no text", hint="only users send pictures")
+            raise HttpError(400, "request.part_not_text", where=where)
         return "\n".join(part["text"] for part in parts)
     return content or ""
 
@@ -158,10 +161,10 @@ def _part(part: Mapping[str, Any]) -> Any:
 def tool_of(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     function: Any = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise HttpError(400, f"{where} is no function", hint='{"type": "function", "function": {"name": …}}')
+        raise HttpError(400, "request.not_function", where=where)
     named = cast("dict[str, Any]", function)
     if not isinstance(named.get("name"), str):
-        raise HttpError(400, f"{where}.function.name is no text", hint="1 to 64 of A-Z, a-z, 0-9, _ and -")
+        raise HttpError(400, "request.bad_function_name", where=where)
     return {
         "type": "function",
         "function": {

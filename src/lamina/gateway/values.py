@@ -4,20 +4,21 @@ Whose a row is never leaves the house: the owner is the one who asks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from lamina.app.commands import Origin
+from lamina.app.lookup import Origin
 from lamina.app.traces import Prefix
 from lamina.gateway.http import Schema
-from lamina.records import Memory, Session, StoredMessage, Template, TurnRecord
-from lamina.types import Receipt
+from lamina.records import MAX_PHASE_CHARACTERS, Memory, Session, StoredMessage, Template, TurnRecord
+from lamina.text.messages import Phrase
+from lamina.types import Receipt, Trigger
 
-MOST = 2**53 - 1
+MAX_SAFE_INTEGER = 2**53 - 1
 """The largest whole number that every client of JSON reads as it is."""
 ID_LENGTH = 200
 MODES = ("", "agent", "plan", "ask")
 KINDS = ("preference", "fact", "event", "instruction")
-EXCERPT = 200
+EXCERPT_CHARACTERS = 200
 
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer"}
@@ -43,10 +44,15 @@ def many(name: str, schema: Schema, **more: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
+PHASE: Schema = {
+    "type": "string", "maxLength": MAX_PHASE_CHARACTERS,
+    "description": "a phase prompt: what the session is working on just now, sent in front of each message of its user",
+}  # fmt: skip
 SESSION = record(
     "Session",
     {
         "session_id": TEXT, "title": TEXT, "scenario": TEXT, "app": TEXT, "mode": TEXT, "skill": TEXT, "meta": FREE,
+        "phase": {**TEXT, "description": "a phase prompt: sent in front of each message of its user"},
         "messages": {**COUNT, "description": "how many there are; the number of the last one"},
         "activity": {**COUNT, "description": "orders the sessions of a user: the one in which something happened last"},
         "created": TIME, "updated": TIME, "ended": LATER, "parent_id": TEXT, "parent_seq": COUNT,
@@ -55,7 +61,9 @@ SESSION = record(
 
 
 def session_value(session: Session) -> dict[str, Any]:
-    names = ("session_id", "title", "scenario", "app", "mode", "skill", "meta", "activity", "created", "updated")
+    names = (
+        "session_id", "title", "scenario", "app", "mode", "skill", "meta", "phase", "activity", "created", "updated",
+    )  # fmt: skip
     found = {name: getattr(session, name) for name in names}
     found |= {"messages": session.last_seq, "ended": session.ended}
     return found | {"parent_id": session.parent_id, "parent_seq": session.parent_seq}
@@ -92,6 +100,17 @@ def _named(function: Mapping[str, str]) -> dict[str, str]:
     return {"name": function["name"], "arguments": function["arguments"]}
 
 
+PHRASE = record(
+    "Phrase",
+    {
+        "code": {**TEXT, "description": "what to compare; web/messages.en.json and messages.zh.json have all of them"},
+        "values": {**FREE, "description": "what the text has slots for"},
+        "text": {**TEXT, "description": "in English"},
+    },
+)
+ANY_PHRASE = {"anyOf": [PHRASE, {"type": "null"}]}
+
+
 TURN = record(
     "Turn",
     {
@@ -99,7 +118,7 @@ TURN = record(
         "state": {"enum": ["accepted", "streaming", "complete", "interrupted", "failed"]},
         "user_message_id": TEXT, "user_seq": COUNT, "answer_message_id": TEXT, "answer_seq": COUNT,
         "usage": {**FREE, "description": "tokens as the provider counted them, summed up over the turn's requests"},
-        "error": TEXT, "hint": {**TEXT, "description": "what to do next"},
+        "error": ANY_PHRASE, "hint": {**ANY_PHRASE, "description": "what to do next"},
         "reason": {**TEXT, "description": "why the model's last answer ended: `length` at its limit of tokens"},
         "created": TIME, "finished": LATER, "seconds": {"type": ["number", "null"]},
         "requests": {**COUNT, "description": "how many were sent to the provider"},
@@ -110,20 +129,25 @@ TURN = record(
 
 def turn_value(turn: TurnRecord) -> dict[str, Any]:
     names = (
-        "turn_id", "session_id", "user_message_id", "user_seq", "answer_message_id", "answer_seq", "usage", "error",
-        "created", "finished",
+        "turn_id", "session_id", "user_message_id", "user_seq", "answer_message_id", "answer_seq", "usage", "created",
+        "finished",
     )  # fmt: skip
     sent: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
     found: dict[str, Any] = {name: getattr(turn, name) for name in names}
     return found | {
         "state": turn.progress,
         "usage": {name: value for name, value in turn.usage.items() if name not in ("hint", "done")},
-        "hint": turn.usage.get("hint", ""),
+        "error": Phrase.load(turn.error).for_clients(),
+        "hint": Phrase.load(str(turn.usage.get("hint", ""))).for_clients(),
         "reason": turn.usage.get("done", "stop"),
         "seconds": None if turn.finished is None else max(0.0, turn.finished - turn.created),
         "requests": len(sent),
         "tokens": sent[-1]["tokens"] if sent else None,
     }
+
+
+def turn_headers(turn: TurnRecord) -> dict[str, str]:
+    return {"X-Lamina-Turn": turn.turn_id, "X-Lamina-Session": turn.session_id}
 
 
 ACCEPTED = record(
@@ -141,14 +165,18 @@ SEGMENT = record(
     {
         "layer": TEXT, "source": TEXT, "hash": TEXT, "owner": {"type": ["string", "null"]},
         "trust": {"enum": ["operator", "user", "model", "outside"]}, "tokens": COUNT, "counter": TEXT,
-        "decision": {"enum": ["kept", "cut", "dropped", "degraded"]}, "reason": TEXT, "start": COUNT, "end": COUNT,
+        "decision": {"enum": ["kept", "cut", "dropped", "degraded"]}, "reason": PHRASE, "start": COUNT, "end": COUNT,
     },
 )  # fmt: skip
 RECEIPT = record(
     "Receipt",
     {
         "hash": TEXT, "size": COUNT, "tokens": COUNT, "budget": NUMBER, "over_budget": FLAG, "counter": TEXT,
-        "grammar": TEXT, "layout": TEXT, "epoch": COUNT, "epoch_reason": TEXT,
+        "grammar": TEXT, "layout": TEXT, "epoch": COUNT, "epoch_reason": ANY_PHRASE,
+        "triggers": {
+            "type": "array", "items": {"enum": list(get_args(Trigger))},
+            "description": "why instructions and rules were injected; empty when they were not",
+        },
         "dropped": record("Dropped", {"count": COUNT, "tokens": COUNT}),
         "segments": {"type": "array", "items": SEGMENT},
     },
@@ -175,7 +203,7 @@ def request_value(
     """A request with the text of each of its segments. What is over every finite budget is told as 0, no budget."""
     payload = receipt.payload
     plain = receipt.to_dict()
-    plain["budget"] = plain["budget"] if plain["budget"] < MOST else 0
+    plain["budget"] = plain["budget"] if plain["budget"] < MAX_SAFE_INTEGER else 0
     return {
         "turn": turn_value(turn) if turn else None,
         "request": number,
@@ -214,7 +242,7 @@ def _origin_value(memory: Memory, origin: Origin | None) -> dict[str, Any] | Non
     if origin is None or origin.session is None:
         return None
     text = " ".join(origin.message.text.split()) if origin.message else ""
-    excerpt = f"{text[: EXCERPT - 1]}…" if len(text) > EXCERPT else text
+    excerpt = f"{text[: EXCERPT_CHARACTERS - 1]}…" if len(text) > EXCERPT_CHARACTERS else text
     place = {"session_id": memory.session_id, "turn_id": memory.turn_id, "seq": memory.seq}
     return {**place, "title": origin.session.title, "excerpt": excerpt}
 

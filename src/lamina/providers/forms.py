@@ -5,7 +5,7 @@ What a provider sends is data to be checked: a wrong type is an error that shows
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from lamina.errors import (
@@ -17,32 +17,38 @@ from lamina.errors import (
     SettingsError,
     shown,
 )
+from lamina.text.messages import Phrase
 from lamina.types import Context, Done, DoneReason, Receipt, Text, ToolCallEvent, Usage
 
-MOST_CALLS = 256
+MAX_CALLS = 256
+ASK_AGAIN, CHECK_ADDRESS, CHECK_ENDPOINT = "provider.hint_ask_again", "provider.hint_address", "provider.hint_endpoint"
+WAIT_A_LITTLE, SEE_WORDS = "provider.hint_wait_a_little", "provider.hint_see_words"
+"""Next steps that several errors have in common."""
+Host = str | Phrase
+"""Who answers: the host of an address, or a name in its place."""
 
 
 def request_body(receipt: Receipt, grammar: str, more: dict[str, Any]) -> bytes:
     """The proven payload, byte for byte, and behind it what is not part of the context. None takes a field away."""
     if receipt.grammar != grammar:
-        raise MessageError(f"this provider takes the grammar {grammar!r}, not {receipt.grammar!r}")
+        raise MessageError("provider.wrong_grammar", expected=grammar, grammar=receipt.grammar)
     fields = {name: value for name, value in more.items() if value is not None}
     for name in fields.keys() & {"messages", "tools", "system", "contents"}:
-        raise SettingsError(f"{name!r} is part of the context and cannot be added to a request", hint="see assemble()")
+        raise SettingsError("provider.reserved_field", name=shown(name))
     return receipt.payload[:-1] + b"," + json.dumps(fields, ensure_ascii=False).encode()[1:]
 
 
-def checked_context(context: Context) -> Context:
+def check_context(context: Context) -> Context:
     if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError(f"a provider takes a Context, not {shown(context)}", hint="see assemble()")
+        raise MessageError("provider.not_a_context", value=shown(context))
     return context
 
 
-def parsed(data: str, host: str) -> dict[str, Any]:
+def parse_object(data: str, host: str) -> dict[str, Any]:
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise BrokenStreamError(f"{host} sent {shown(data)}, which is no JSON", hint="ask again") from None
+        raise BrokenStreamError("provider.not_json", host=host, value=shown(data), hint=ASK_AGAIN) from None
     return mapping(value, host)
 
 
@@ -51,7 +57,7 @@ def mapping(value: Any, host: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BrokenStreamError(f"{host} sent {shown(value)} where an object belongs", hint="ask again")
+        raise BrokenStreamError("provider.not_an_object", host=host, value=shown(value), hint=ASK_AGAIN)
     return cast("dict[str, Any]", value)
 
 
@@ -59,7 +65,7 @@ def sequence(value: Any, host: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise BrokenStreamError(f"{host} sent {shown(value)} where a list belongs", hint="ask again")
+        raise BrokenStreamError("provider.not_a_list", host=host, value=shown(value), hint=ASK_AGAIN)
     return cast("list[Any]", value)
 
 
@@ -71,15 +77,21 @@ def count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def error_of(value: Any, host: str) -> ProviderError:
+def reported_error(value: Any, host: str) -> ProviderError:
     """The error that a provider reports inside of an answer."""
     told: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    words = complaint_of(json.dumps({"error": value}).encode())
+    words = read_complaint(json.dumps({"error": value}).encode())
     code = count(told.get("code") or told.get("status"))
     marks = f"{told.get('type')} {told.get('code')}".lower()
     if code in (429, 503, 529) or any(mark in marks for mark in ("rate_limit", "overloaded", "unavailable")):
-        return RateLimitError(f"{host} broke off: {shown(words, 300)}", hint="wait a little, then ask again", code=code)
-    return RejectedError(f"{host} broke off: {shown(words, 300)}", hint="its words say why", code=code)
+        kind, hint = RateLimitError, WAIT_A_LITTLE
+    else:
+        kind, hint = RejectedError, SEE_WORDS
+    return kind("provider.broke_off", host=host, words=shown(words, 300), hint=hint, provider_status=code)
+
+
+def too_many_calls(host: str) -> BrokenStreamError:
+    return BrokenStreamError("provider.too_many_calls", host=host, most=MAX_CALLS, retryable=False)
 
 
 class TextJoiner:
@@ -92,7 +104,7 @@ class TextJoiner:
         if text is None or text == "":
             return
         if not isinstance(text, str):
-            raise BrokenStreamError(f"{host} sent {shown(text)} where text belongs", hint="ask again")
+            raise BrokenStreamError("provider.not_text", host=host, value=shown(text), hint=ASK_AGAIN)
         if text.isascii() and not self._held:
             yield Text(text)
             return
@@ -100,7 +112,7 @@ class TextJoiner:
         if "\ud800" <= text[-1] <= "\udbff":
             text, self._held = text[:-1], text[-1]
         if text:
-            yield Text(paired(text))
+            yield Text(join_surrogates(text))
 
     def end(self) -> Iterator[Text]:
         if self._held:
@@ -108,44 +120,43 @@ class TextJoiner:
             yield Text("\ufffd")
 
 
-def paired(text: str) -> str:
+def join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(slots=True)
 class PartialCall:
-    """A call that is still being written."""
+    """A call that is still being written. Its arguments stay in the pieces in which they come until it is whole:
+    adding to a text would copy all of it, every time."""
 
     id: str = ""
     name: str = ""
-    arguments: str = ""
+    pieces: list[str] = field(default_factory=list[str])
 
 
-def finished_call(call: PartialCall, number: int, reason: DoneReason, host: str) -> ToolCallEvent:
+def finish_call(call: PartialCall, number: int, reason: DoneReason, host: Host) -> ToolCallEvent:
     """The call as a whole, or an error that says what is wrong with it."""
-    name, arguments = call.name, paired(call.arguments).strip() or "{}"
+    name, arguments = call.name, join_surrogates("".join(call.pieces)).strip() or "{}"
     if not name:
-        raise BrokenStreamError(f"{host} sent a tool call without a name", hint="ask again")
+        raise BrokenStreamError("provider.call_without_name", host=host, hint=ASK_AGAIN)
     try:
         value: Any = json.loads(arguments)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        hint = "the answer was cut at its limit: raise max_tokens" if reason == "length" else "ask again"
-        raise BrokenStreamError(
-            f"the arguments of the call of {shown(name)} are no JSON object: {shown(arguments)}", hint=hint
-        )
+        hint = "provider.hint_raise_max_tokens" if reason == "length" else ASK_AGAIN
+        raise BrokenStreamError("provider.bad_arguments", name=shown(name), value=shown(arguments), hint=hint)
     return ToolCallEvent(call.id or f"call_{number}", name, arguments)
 
 
-def ending(
+def end_answer(
     calls: Iterable[PartialCall], reason: DoneReason, usage: Usage | None, host: str
 ) -> Iterator[ToolCallEvent | Usage | Done]:
     """Usage comes before the calls are checked: it was paid for, whatever they are."""
     finished: list[ToolCallEvent] = []
     wrong: BrokenStreamError | None = None
     try:
-        finished = [finished_call(call, number, reason, host) for number, call in enumerate(calls)]
+        finished = [finish_call(call, number, reason, host) for number, call in enumerate(calls)]
     except BrokenStreamError as error:
         wrong = error
     yield from finished
@@ -156,7 +167,7 @@ def ending(
     yield Done("tool_calls" if finished and reason in ("stop", "other") else reason)
 
 
-def complaint_of(body: bytes) -> str:
+def read_complaint(body: bytes) -> str:
     """What an error's body says: the message in its JSON, or its text."""
     try:
         value: Any = json.loads(body)

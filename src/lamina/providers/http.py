@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -29,23 +30,24 @@ from lamina.errors import (
     StalledError,
     shown,
 )
-from lamina.providers.forms import complaint_of
+from lamina.providers.forms import ASK_AGAIN, CHECK_ENDPOINT, SEE_WORDS, WAIT_A_LITTLE, read_complaint
+from lamina.text.messages import Phrase
 from lamina.types import Key
 
-MOST_BYTES = 64 * 1024 * 1024
-_MOST_ERROR_BYTES = 16 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_BYTES = 16 * 1024
 _ERROR_SECONDS = 5.0
 _DRAIN_SECONDS = 0.1
 _PART = 64 * 1024
 _BUSY = (429, 503, 529)
-_NO_KEY = "no key was sent: set LAMINA_API_KEY"
+ASK_LATER, CHECK_RUNNING = "provider.hint_ask_later", "provider.hint_running"
 _HINTS = {
-    400: "the provider does not take this request; its words say why",
-    401: "check the key",
-    402: "check the account's balance",
-    403: "check the key and what it may use",
-    404: "check the address and the model's name; the address often ends in /v1",
-    413: "the request is too large: lower the budget",
+    400: "provider.hint_bad_request",
+    401: "provider.hint_key",
+    402: "provider.hint_balance",
+    403: "provider.hint_key_permissions",
+    404: "provider.hint_model",
+    413: "provider.hint_smaller_budget",
 }
 
 
@@ -59,11 +61,10 @@ class Deadlines:
     overall: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("connect", self.connect), ("first byte", self.first_byte), ("idle", self.idle)):
+        limits = {"connect": self.connect, "first_byte": self.first_byte, "idle": self.idle}
+        for name, value in (limits if self.overall is None else {**limits, "overall": self.overall}).items():
             if not value > 0:
-                raise SettingsError(f"the deadline {name!r} is a number of seconds above 0, not {shown(value)}")
-        if self.overall is not None and not self.overall > 0:
-            raise SettingsError(f"the overall deadline is a number of seconds above 0, not {shown(self.overall)}")
+                raise SettingsError("provider.bad_deadline", name=name, value=shown(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Client:
         headers: Mapping[str, str] | None = None, deadlines: Deadlines | None = None, retries: Retries | None = None,
         trust_environment: bool = False,
     ) -> None:  # fmt: skip
-        self._base = checked_address(base_url)
+        self._base = check_address(base_url)
         self._key, self._key_header, self._key_form = key, key_header, key_form
         self._headers = dict(headers or {})
         self.deadlines, self.retries = deadlines or Deadlines(), retries or Retries()
@@ -105,7 +106,7 @@ class Client:
     @asynccontextmanager
     async def post(self, path: str, body: bytes, accept: str) -> AsyncGenerator["Answer"]:
         """An answer of which the first byte is there. Leaving the block lets go of the connection."""
-        answer = await self._asked(path, body, accept)
+        answer = await self._ask(path, body, accept)
         try:
             yield answer
             await answer.finish()
@@ -117,7 +118,7 @@ class Client:
             session, self._session = self._session[1], None
             await session.close()
 
-    async def _asked(self, path: str, body: bytes, accept: str) -> "Answer":
+    async def _ask(self, path: str, body: bytes, accept: str) -> "Answer":
         loop = asyncio.get_running_loop()
         start = loop.time()
         overall = self.deadlines.overall
@@ -129,10 +130,7 @@ class Client:
                 async with asyncio.timeout_at(start + first):
                     return await self._attempt(path, body, accept, until)
             except TimeoutError:
-                raise StalledError(
-                    f"{self.host} sent no byte within {first:g} seconds",
-                    hint="it may be busy: ask again, or raise the deadline for the first byte",
-                ) from None
+                raise StalledError("provider.no_first_byte", host=self.host, seconds=first) from None
             except ProviderError as error:
                 wait = self.retries.wait(attempt, error.retry_after)
                 in_time = loop.time() + wait < start + first and wait <= self.retries.most
@@ -153,16 +151,14 @@ class Client:
             )
         except aiohttp.ServerTimeoutError:
             seconds = self.deadlines.connect
-            raise ConnectError(
-                f"{self.host} did not take the connection within {seconds:g} seconds", hint="is it running?"
-            ) from None
+            raise ConnectError("provider.no_connection", host=self.host, seconds=seconds, hint=CHECK_RUNNING) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._unreachable(error) from None
+            raise self._connection_error(error) from None
         answer = Answer(response, self.host, self.deadlines.idle, until)
         with ExitStack() as failed:
             failed.callback(answer.close)
             if not 200 <= response.status < 300:
-                raise await self._refused(answer)
+                raise await self._read_refusal(answer)
             await answer.first()
             failed.pop_all()
         return answer
@@ -192,53 +188,37 @@ class Client:
             self._session = (loop, session)
         return self._session[1]
 
-    def _unreachable(self, error: Exception) -> ProviderError:
-        said = self.without(str(error)) or type(error).__name__
+    def _connection_error(self, error: Exception) -> ProviderError:
+        host, why = self.host, shown(self.without(str(error)) or type(error).__name__, 200)
         if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-            return ConnectError(
-                f"no safe connection to {self.host}: {shown(said, 200)}",
-                hint="is it https? is its certificate one that this machine trusts?",
-                retryable=False,
-            )
+            return ConnectError("provider.no_safe_connection", host=host, why=why, retryable=False)
         if isinstance(error, aiohttp.InvalidURL):
-            return ConnectError(f"{self.host} is no host", hint="check the address", retryable=False)
+            return ConnectError("provider.bad_host", host=host, retryable=False)
         if isinstance(error, aiohttp.ClientResponseError | ValueError):
-            return BrokenStreamError(
-                f"{self.host} answers something else than HTTP: {shown(said, 200)}",
-                hint="is this a model's endpoint?",
-                retryable=False,
-            )
+            return BrokenStreamError("provider.not_http", host=host, why=why, hint=CHECK_ENDPOINT, retryable=False)
         if isinstance(error, aiohttp.ClientConnectorError):
-            why = self.without(_reason(error.os_error))
-            told = f"{self.host} cannot be reached"
-            return ConnectError(f"{told}: {shown(why, 200)}" if why else told, hint="is it running?")
-        return ConnectError(f"{self.host} hung up before it answered: {shown(said, 200)}", hint="ask again")
+            reason = self.without(_reason(error.os_error))
+            code = "provider.unreachable_because" if reason else "provider.unreachable"
+            return ConnectError(code, host=host, why=shown(reason, 200), hint=CHECK_RUNNING)
+        return ConnectError("provider.hung_up", host=host, why=why, hint=ASK_AGAIN)
 
-    async def _refused(self, answer: "Answer") -> ProviderError:
+    async def _read_refusal(self, answer: "Answer") -> ProviderError:
         """The error for a status other than 200."""
         code, host = answer.status, self.host
         if 300 <= code < 400:
-            return RejectedError(
-                f"{host} answered {code} and leads to {shown(answer.header('Location').partition('?')[0])}",
-                hint="give the address it leads to; a redirect could carry the key elsewhere",
-                code=code,
-            )
+            target = shown(answer.header("Location").partition("?")[0])
+            return RejectedError("provider.redirect", host=host, status=code, target=target, provider_status=code)
         said = await answer.complaint()
-        words = self.without(complaint_of(said))
+        words = self.without(read_complaint(said))
         after = retry_after(answer.header("Retry-After"))
+        told: dict[str, Any] = {"host": host, "status": code, "words": shown(words, 300), "provider_status": code}
         if code in _BUSY and "insufficient_quota" not in words:
-            wait = f"wait {max(1, after):.0f} seconds" if after else "wait a little"
-            return RateLimitError(
-                f"{host} answered {code}: {shown(words, 300)}", hint=f"{wait}, then ask again", code=code,
-                retry_after=after,
-            )  # fmt: skip
-        hint = _HINTS.get(code, "ask again later" if code >= 500 else "its words say why")
+            return RateLimitError("provider.answered", **told, hint=wait_hint(after), retry_after=after)
+        hint = _HINTS.get(code, ASK_LATER if code >= 500 else SEE_WORDS)
         if code in (401, 403) and self._key is None:
-            hint = _NO_KEY
-        return RejectedError(
-            f"{host} answered {code}: {shown(words, 300)}", hint=hint, code=code,
-            retryable=code >= 500 or code == 408, retry_after=after,
-        )  # fmt: skip
+            hint = "provider.hint_no_key"
+        retryable = code >= 500 or code == 408
+        return RejectedError("provider.answered", **told, hint=hint, retryable=retryable, retry_after=after)
 
     def without(self, text: str) -> str:
         """What a provider says, without the key that some repeat."""
@@ -267,7 +247,7 @@ class Answer:
             if not closed.cancelled():
                 closed.exception()  # seen: nobody else asks for it
             if not content.is_eof() and content.exception() is None:
-                content.set_exception(aiohttp.ClientPayloadError("what it sent is no HTTP"))
+                content.set_exception(aiohttp.ClientPayloadError("it sent something that is not HTTP"))
 
         if protocol is not None and protocol.closed is not None:
             protocol.closed.add_done_callback(wake)
@@ -287,9 +267,8 @@ class Answer:
     async def first(self) -> None:
         """Wait for the first byte; the caller has set the deadline."""
         if self._encoding not in ("", "identity", "gzip", "deflate"):
-            raise BrokenStreamError(
-                f"{self.host} answers in the encoding {shown(self._encoding)}, which nobody asked for", retryable=False
-            )
+            encoding = shown(self._encoding)
+            raise BrokenStreamError("provider.unknown_encoding", host=self.host, encoding=encoding, retryable=False)
         self._first = await self._raw()
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -307,11 +286,11 @@ class Answer:
                     raise self._stalled(ends == late) from None
             if not piece:
                 break
-            for part in self._inflated(piece):
+            for part in self._inflate_piece(piece):
                 self._read += len(part)
-                if self._read > MOST_BYTES:
+                if self._read > MAX_ANSWER_BYTES:
                     raise BrokenStreamError(
-                        f"{self.host} answered more than {MOST_BYTES:,} bytes", hint="is this a model's endpoint?",
+                        "provider.answer_too_large", host=self.host, most=MAX_ANSWER_BYTES, hint=CHECK_ENDPOINT,
                         retryable=False,
                     )  # fmt: skip
                 yield part
@@ -325,11 +304,11 @@ class Answer:
         body = b""
         try:
             async with asyncio.timeout(min(_ERROR_SECONDS, self._idle)):
-                while len(body) < _MOST_ERROR_BYTES and (piece := await self._raw()):
-                    body += next(self._inflated(piece), b"")
+                while len(body) < _MAX_ERROR_BYTES and (piece := await self._raw()):
+                    body += next(self._inflate_piece(piece), b"")
         except (TimeoutError, ProviderError):
             pass
-        return body[:_MOST_ERROR_BYTES]
+        return body[:_MAX_ERROR_BYTES]
 
     async def finish(self) -> None:
         """Read the end of a body, so that the connection can be used again; one that does not end soon is closed."""
@@ -351,12 +330,10 @@ class Answer:
         try:
             return await self._response.content.readany()
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise BrokenStreamError(
-                f"the connection to {self.host} was cut: {shown(str(error) or type(error).__name__, 200)}",
-                hint="ask again",
-            ) from None
+            why = shown(str(error) or type(error).__name__, 200)
+            raise BrokenStreamError("provider.connection_cut", host=self.host, why=why, hint=ASK_AGAIN) from None
 
-    def _inflated(self, piece: bytes) -> Iterator[bytes]:
+    def _inflate_piece(self, piece: bytes) -> Iterator[bytes]:
         """The piece as it was before it was packed, in small parts, so that the caller can stop a bomb."""
         if self._inflate is None:
             yield piece
@@ -366,23 +343,18 @@ class Answer:
                 yield self._inflate.decompress(piece, _PART)
                 piece = self._inflate.unconsumed_tail
         except zlib.error:
+            encoding = self._encoding
             raise BrokenStreamError(
-                f"{self.host} says {self._encoding} and sends something else", hint="ask again"
+                "provider.wrong_encoding", host=self.host, encoding=encoding, hint=ASK_AGAIN
             ) from None
 
     def _stalled(self, idle: bool) -> StalledError:
         if idle:
-            return StalledError(
-                f"{self.host} sent nothing more for {self._idle:g} seconds",
-                hint="ask again, or raise the idle deadline",
-            )
-        return StalledError(
-            f"the answer of {self.host} took longer than it may in all",
-            hint="ask for less, or raise the overall deadline",
-        )
+            return StalledError("provider.stalled", host=self.host, seconds=self._idle)
+        return StalledError("provider.overall_deadline", host=self.host)
 
 
-def checked_address(base_url: str) -> str:
+def check_address(base_url: str) -> str:
     """The address as it is used; one that is refused is not shown, since a key may stand in it by mistake."""
     try:
         parts = urlsplit(base_url)
@@ -391,11 +363,12 @@ def checked_address(base_url: str) -> str:
     except ValueError:
         known = plain = False
     if not known or not plain:
-        raise SettingsError(
-            "the address of the provider is none",
-            hint="it looks like https://host/v1, without a name, a key or a question mark in it",
-        )
+        raise SettingsError("provider.bad_address")
     return base_url.rstrip("/")
+
+
+def wait_hint(seconds: float | None) -> Phrase:
+    return Phrase("provider.hint_wait", seconds=round(max(1, seconds))) if seconds else Phrase(WAIT_A_LITTLE)
 
 
 def retry_after(value: str) -> float | None:

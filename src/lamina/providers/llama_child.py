@@ -18,7 +18,8 @@ def main() -> None:
     try:
         server = start(settings)
     except (ImportError, RuntimeError, ValueError, OSError) as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=speak, flush=True)
+        failure = {"error": f"{type(error).__name__}: {error}", "missing": isinstance(error, ImportError)}
+        print(json.dumps(failure), file=speak, flush=True)
         os._exit(1)
     print(json.dumps({"url": server.listening_address}), file=speak, flush=True)
     while sys.stdin.readline():

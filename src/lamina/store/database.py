@@ -4,13 +4,19 @@ A transaction is a generator: it yields a statement with its values, gets the ro
 It has no effect of its own and can be run again from the start, so a driver may retry it.
 """
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
 from uuid import uuid4
 
 from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, shown, surrogate_error
+from lamina.text.messages import Phrase
+from lamina.text.slices import read_json, utf8_size, write_json
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -27,6 +33,28 @@ MAX_VALUES = 8_000
 """Values in one statement; PostgreSQL takes 32,767."""
 
 
+class Search(Protocol):
+    """The words of messages, as each database keeps them. All of it is derived: an index that is damaged answers
+    nothing, and its readers treat that as an empty one."""
+
+    def put(self, owner: str, session_id: str, found: Sequence[tuple[int, Sequence[str]]]) -> Steps[None]:
+        """Messages by their numbers, and the distinct words of each."""
+        ...
+
+    def copy_words(self, owner: str, source: str, target: str, upto: int) -> Steps[None]: ...
+
+    def erase(self, owner: str, session_id: str) -> Steps[None]: ...
+
+    def find(self, owner: str, wanted: Sequence[str], limit: int) -> Steps[tuple[list[tuple[str, int]], bool]]:
+        """Sessions and numbers of the messages that have all the words, newest sessions first; and whether there was
+        time to look at all of them."""
+        ...
+
+    def indexed(self, owner: str, session_id: str, first: int, last: int) -> Steps[set[int]]:
+        """The numbers, of these at least, under which there are words."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Where the SQL of the two databases differs."""
@@ -34,16 +62,7 @@ class Dialect:
     name: str
     skip_locked: str
     """After a SELECT of rows to take: leave out those that another worker is taking just now."""
-    words_value: str
-    """The placeholder for a message's words."""
-    words_match: str
-    """The condition on `message_words` that finds words, with one placeholder."""
-    words: Callable[[str, Sequence[str]], str]
-    """An owner and a message's words as the value of `words_value`."""
-    words_erase: str
-    """Run after words were deleted where the index would else keep them; empty where it does not."""
-    match: Callable[[str, Sequence[str]], str]
-    """An owner and a query's words, all of which are wanted, as the value of `words_match`."""
+    search: "Search"
 
 
 class Database(Protocol):
@@ -53,40 +72,117 @@ class Database(Protocol):
     commits: int
     """Commits of this process so far; transactions that waited together may be one."""
 
+    damaged_indexes: Mapping[str, str]
+    """The derived tables that cannot be used, by their group, and why. Statements on them are answered with no rows."""
+    index_damage: asyncio.Event
+    """Set when derived tables turn out to be damaged, so that they are rebuilt."""
+
     async def write(self, owner: str, make: Make[T]) -> T: ...
 
-    async def read(self, owner: str, make: Make[T]) -> T: ...
-
-    async def seldom(self, owner: str, name: str, make: Make[T]) -> T:
-        """A read of tables that change seldom, under a name of its own; where no other process can have changed them,
-        it is remembered. Nobody changes what it gives."""
+    async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
+        """A transaction that writes nothing. One owner's reads never take all readers. With `seconds`, a statement that
+        is still running then is stopped, and the transaction gets an `OutOfTimeError` in its place, once."""
         ...
 
-    async def system(self, make: Make[T]) -> T:
+    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
+        """A read of tables that change rarely, under a name of its own; where no other process can have changed them,
+        it is cached. The result must not be changed."""
+        ...
+
+    async def write_any_owner(self, make: Make[T]) -> T:
         """For the few statements that look at all owners: taking jobs, finding open turns, listing owners."""
         ...
 
-    async def survey(self, make: Make[T]) -> T:
+    async def read_any_owner(self, make: Make[T]) -> T:
         """The same where nothing is written: it holds up no writer."""
+        ...
+
+    async def recreate_tables(self, group: str) -> None:
+        """Empty tables in place of the derived ones of a group, damaged or not; all messages are to be indexed."""
         ...
 
     async def close(self) -> None: ...
 
 
-def checked_owner(owner: str) -> str:
+class OutOfTimeError(RuntimeError):
+    """A statement took longer than the transaction may; it has the rows that were found until then."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        super().__init__("the statement ran out of time")
+        self.rows = rows
+
+
+class IndexDamageError(Exception):
+    """A statement on derived tables failed: the transaction is run again without them."""
+
+    def __init__(self, group: str, error: object) -> None:
+        super().__init__(str(error))
+        self.group = group
+
+
+class DerivedTables:
+    """What a driver knows of its derived tables."""
+
+    def __init__(self, place: str) -> None:
+        self.damaged_indexes: Mapping[str, str] = {}
+        self.index_damage = asyncio.Event()
+        self._place = place
+        self._loop = asyncio.get_running_loop()
+
+    def note_damage(self, damage: IndexDamageError) -> None:
+        """In any thread."""
+        if damage.group not in self.damaged_indexes:
+            self.mark_damaged([damage.group], str(damage))
+            text = "[Store] the %s index of %s is damaged: %s; it is rebuilt while the store stays open"
+            logging.getLogger("lamina.store").warning(text, damage.group, self._place, damage)
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self.index_damage.set)
+
+    def mark_damaged(self, groups: Iterable[str], why: str) -> None:
+        self.damaged_indexes = {**dict.fromkeys(groups, why), **self.damaged_indexes}
+
+    def mark_repaired(self, group: str) -> None:
+        self.damaged_indexes = {name: why for name, why in self.damaged_indexes.items() if name != group}
+
+
+HARMLESS_OPTIONS = {"host", "port", "user", "dbname", "sslmode", "application_name", "connect_timeout"}
+"""Of an address; the value of any other may be a secret."""
+
+
+def hide_password(where: str) -> str:
+    """An address as people may see it. Rather too much is hidden than too little: a password may hold any character."""
+    scheme, mark, rest = where.partition("://")
+    if not mark or scheme == "sqlite":
+        return where
+    if "?" in rest.rpartition("@")[0]:  # part of the password, or the start of the options: it cannot be told
+        return f"{scheme}://…"
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    address, question, query = place.partition("?")
+    options = [
+        option if not sign or unquote(name).lower() in HARMLESS_OPTIONS else f"{name}=…"
+        for option in query.split("&")
+        for name, sign, _ in [option.partition("=")]
+    ]
+    return f"{scheme}://{user}{':…' if colon else ''}{at}{address}{question}{'&'.join(options)}"
+
+
+def check_owner(owner: str) -> str:
     if not isinstance(owner, str) or not owner:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise OwnerError(f"no owner given: {shown(owner)}", hint="every row belongs to somebody; name the owner")
-    return clean(owner, "the owner", MAX_NAME)
+        raise OwnerError("owner.missing", value=shown(owner))
+    return clean(owner, "field.owner", MAX_NAME)
 
 
-def clean(text: str, where: str, most: int | None = None) -> str:
-    """Text as both databases can keep it: whole Unicode, without U+0000, and of `most` characters at most."""
+def clean(text: str, where: str | Phrase, most: int | None = None) -> str:
+    """Text as both databases can keep it: whole Unicode, without U+0000, and of `most` characters at most. `where` is
+    what the text is, as a phrase, its code, or the name of a column."""
+    where = Phrase(where) if isinstance(where, str) else where
     if most is not None and len(text) > most:
-        raise MessageError(f"{where} has {len(text):,} characters: {shown(text)}", hint=f"at most {most:,} characters")
+        raise MessageError("text.too_long", where=where, count=len(text), most=most, value=shown(text))
     if "\0" in text:
-        raise MessageError(f"{where} holds U+0000 at character {text.index(chr(0))}", hint="remove it first")
+        raise MessageError("text.null_character", where=where, position=text.index("\0"))
     try:
-        text.encode()
+        utf8_size(text)
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, where) from None
     return text
@@ -95,12 +191,12 @@ def clean(text: str, where: str, most: int | None = None) -> str:
 def dump(value: object) -> str:
     """JSON text that both databases keep as it is, whatever characters are in it."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
-        text.encode()
+        text = write_json(value, default=_plain)
+        utf8_size(text)
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
-    except ValueError as error:  # no reader of JSON knows such a number, and some refuse the whole of it
-        raise MessageError(f"{shown(value)} cannot be kept as JSON: {error}", hint="hand in finite numbers") from None
+    except (ValueError, RecursionError) as error:  # most readers refuse a whole document with such a number in it
+        raise MessageError("value.not_json", value=shown(value), why=str(error)) from None
     return text
 
 
@@ -108,19 +204,19 @@ def _plain(value: Any) -> Any:
     try:
         return dict(value)
     except (TypeError, ValueError):
-        raise MessageError(f"{shown(value)} cannot be kept as JSON", hint="hand in plain values") from None
+        raise MessageError("value.not_plain", value=shown(value)) from None
 
 
 def load(text: str) -> Any:
-    return json.loads(text)
+    return read_json(text)
 
 
 def new_id() -> str:
     return uuid4().hex
 
 
-def missing(what: str, name: object) -> NotFoundError:
-    return NotFoundError(f"no {what} {shown(name)}", hint=ABSENT)
+def not_found(code: str, name: object) -> NotFoundError:
+    return NotFoundError(code, name=shown(name), hint=ABSENT)
 
 
 def marks(count: int) -> str:

@@ -7,7 +7,7 @@ again is parked and stays visible.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LeaseError
+from lamina.errors import LeaseError, shown
 from lamina.records import Job, NewJob
 from lamina.store.database import (
     MAX_KEY,
@@ -19,25 +19,26 @@ from lamina.store.database import (
     clean,
     count_on,
     dump,
-    load,
     marks,
-    missing,
     new_id,
+    not_found,
 )
+from lamina.store.shapes import read_row
 
 COLUMNS = (
     "owner, job_id, number, kind, key, payload, state, attempts, run_after, lease_until, worker, error, created, "
     "updated"
 )
-MAX_ERROR = 2_000
-MAX_DEATHS = 5
+MAX_ERROR_CHARACTERS = 2_000
+MAX_ABANDONED_ATTEMPTS = 5
 """Attempts after which a job whose lease ran out is parked, since it may be what ends its workers."""
-DIED = "no worker came back from it at attempt {}; earlier attempts failed or ended the same way"
+ABANDONED = "job.abandoned"
+"""The error of such a job, as a code."""
 
 
 def job_of(row: Row) -> Job:
-    values = list(row)
-    values[4], values[5] = values[4] or "", load(values[5])
+    values = read_row("outbox", COLUMNS, row)
+    values[4] = values[4] or ""
     return Job(*values)
 
 
@@ -50,11 +51,11 @@ def add_jobs(owner: str, jobs: Sequence[NewJob], now: float) -> Steps[list[Job]]
             if rows:
                 stored.append(job_of(rows[0]))
                 continue
+        kind, key = clean(job.kind, "field.kind", MAX_NAME), clean(job.key, "field.key", MAX_KEY) or None
         number = yield from count_on(owner, "job")
         rows = yield (
             f"INSERT INTO outbox ({COLUMNS}) VALUES ({marks(14)}) RETURNING {COLUMNS}",
-            (owner, new_id(), number, clean(job.kind, "the kind", MAX_NAME), clean(job.key, "the key", MAX_KEY) or None,
-             dump(job.payload), "waiting", 0, job.run_after, 0.0, "", "", now, now),
+            (owner, new_id(), number, kind, key, dump(job.payload), "waiting", 0, job.run_after, 0.0, "", "", now, now),
         )  # fmt: skip
         stored.append(job_of(rows[0]))
     return stored
@@ -68,14 +69,14 @@ def complete_job(job: Job, now: float) -> Steps[None]:
         (now, job.owner, job.job_id, job.worker, job.attempts),
     )
     if not rows:
-        raise _lost(job)
+        raise _lease_error(job)
 
 
-def _lost(job: Job) -> LeaseError:
-    return LeaseError(f"job {job.job_id!r} is no longer held by worker {job.worker!r}", hint="drop its result")
+def _lease_error(job: Job) -> LeaseError:
+    return LeaseError("job.lease_lost", name=shown(job.job_id), worker=shown(job.worker))
 
 
-LONGEST = 3_600.0
+MAX_WAIT_S = 3_600.0
 """No failed job waits longer for its next try."""
 EARLIER = (
     "AND NOT EXISTS (SELECT 1 FROM outbox e WHERE e.owner = outbox.owner AND e.kind = outbox.kind "
@@ -94,9 +95,9 @@ def _claim(
     db: Database, worker: str, kinds: Sequence[str], n: int, now: float, until: float, in_order: bool
 ) -> Steps[list[Job]]:
     yield (
-        "UPDATE outbox SET state = 'parked', error = REPLACE(?, '{}', CAST(attempts AS TEXT)), lease_until = 0, "
-        "updated = ? WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
-        (DIED, now, now, MAX_DEATHS),
+        "UPDATE outbox SET state = 'parked', error = ?, lease_until = 0, updated = ? "
+        "WHERE state = 'leased' AND run_after <= ? AND attempts >= ?",
+        (ABANDONED, now, now, MAX_ABANDONED_ATTEMPTS),
     )
     only = f"AND kind IN ({marks(len(kinds))})" if kinds else ""
     rows = yield (
@@ -127,7 +128,7 @@ def _heartbeat(job: Job, now: float, until: float) -> Steps[None]:
         (until, until, now, job.owner, job.job_id, job.worker, job.attempts),
     )
     if not rows:
-        raise _lost(job)
+        raise _lease_error(job)
 
 
 def _fail(job: Job, error: str, run_after: float, park_after: int, now: float) -> Steps[Job]:
@@ -138,7 +139,7 @@ def _fail(job: Job, error: str, run_after: float, park_after: int, now: float) -
         (state, error, run_after, now, job.owner, job.job_id, job.worker, job.attempts),
     )
     if not rows:
-        raise _lost(job)
+        raise _lease_error(job)
     return job_of(rows[0])
 
 
@@ -153,7 +154,7 @@ def _of_state(owner: str, state: str, limit: int) -> Steps[list[Job]]:
 def _get(owner: str, job_id: str) -> Steps[Job]:
     rows = yield f"SELECT {COLUMNS} FROM outbox WHERE owner = ? AND job_id = ?", (owner, job_id)
     if not rows:
-        raise missing("job", job_id)
+        raise not_found("job.not_found", job_id)
     return job_of(rows[0])
 
 
@@ -164,7 +165,7 @@ def _unpark(owner: str, job_id: str, now: float) -> Steps[Job]:
         (now, now, owner, job_id),
     )
     if not rows:
-        raise missing("parked job", job_id)
+        raise not_found("job.not_parked", job_id)
     return job_of(rows[0])
 
 
@@ -184,7 +185,7 @@ def _left(kinds: Sequence[str], now: float) -> Steps[int]:
 
 def _release(now: float) -> Steps[None]:
     yield "UPDATE outbox SET run_after = ?, lease_until = 0 WHERE state = 'leased'", (now,)
-    yield "UPDATE outbox SET run_after = ? WHERE state = 'waiting' AND run_after > ?", (now, now + LONGEST)
+    yield "UPDATE outbox SET run_after = ? WHERE state = 'waiting' AND run_after > ?", (now, now + MAX_WAIT_S)
 
 
 class Jobs:
@@ -207,8 +208,8 @@ class Jobs:
         depend on them.
         """
         now = self._clock()
-        clean(worker, "the worker's name", MAX_NAME)
-        return await self._db.system(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
+        clean(worker, "field.worker", MAX_NAME)
+        return await self._db.write_any_owner(lambda: _claim(self._db, worker, kinds, n, now, now + lease, in_order))
 
     async def follow(self, job: Job, worker: str, *, lease: float = 60.0) -> Job | None:
         """The job of the same owner and kind that waits behind this one, which has ended, where it is due. A look over
@@ -221,16 +222,16 @@ class Jobs:
         """How many jobs of these kinds, of any owner, could be taken in order now, or are held by a worker: one look,
         so that none slips through between the two."""
         now = self._clock()
-        return await self._db.system(lambda: _left(kinds, now))
+        return await self._db.write_any_owner(lambda: _left(kinds, now))
 
     async def release(self) -> None:
         """Let go of every lease: right when this process has just become the only one. A job that a clock which ran
         ahead has put off for long is due now too."""
         now = self._clock()
-        await self._db.system(lambda: _release(now))
+        await self._db.write_any_owner(lambda: _release(now))
 
     async def heartbeat(self, job: Job, *, lease: float = 60.0) -> None:
-        """Hold a job for longer; an error says that somebody else has it by now."""
+        """Hold a job for longer; an error says that another worker has it by now."""
         now = self._clock()
         await self._db.write(job.owner, lambda: _heartbeat(job, now, now + lease))
 
@@ -241,7 +242,7 @@ class Jobs:
     async def fail(self, job: Job, error: str, *, retry_after: float = 1.0, park_after: int = 5) -> Job:
         """Put a job back for a later try, or park it when it has had `park_after` of them."""
         now = self._clock()
-        text = error.replace("\0", "␀").encode("utf-8", "replace").decode()[:MAX_ERROR]
+        text = error.replace("\0", "␀").encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
         return await self._db.write(job.owner, lambda: _fail(job, text, now + retry_after, park_after, now))
 
     async def get(self, owner: str, job_id: str) -> Job:

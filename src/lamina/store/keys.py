@@ -10,7 +10,8 @@ from hashlib import sha256
 
 from lamina.errors import InputError, shown
 from lamina.records import ApiKey
-from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, insert, missing
+from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, insert, not_found
+from lamina.store.shapes import read_row
 
 COLUMNS = "owner, key_id, name, scopes, rate, tokens, created, expires, revoked, used"
 MARK = "lam"
@@ -22,7 +23,7 @@ def key_text(key_id: str) -> str:
 
 
 def key_proof(text: str) -> str:
-    """What stands for a key in a cookie."""
+    """The form in which a cookie carries a key."""
     return sha256(b"lamina cookie\0" + text.encode("utf-8", "replace")).hexdigest()
 
 
@@ -32,7 +33,7 @@ def proof_hash(proof: str) -> str:
 
 
 def key_of(row: Row) -> ApiKey:
-    values = list(row)
+    values = read_row("api_key", COLUMNS, row)
     values[3] = tuple(values[3].split())
     return ApiKey(*values)
 
@@ -76,7 +77,7 @@ def _revoke(owner: str, key_id: str, now: float) -> Steps[ApiKey]:
         (now, owner, key_id),
     )
     if not rows:
-        raise missing("key", key_id)
+        raise not_found("key.not_found", key_id)
     return key_of(rows[0])
 
 
@@ -102,10 +103,10 @@ class Keys:
         self, owner: str, name: str, *, scopes: Sequence[str], rate: int = 0, tokens: int = 0,
         expires: float | None = None,
     ) -> tuple[ApiKey, str]:  # fmt: skip
-        """A new key of this owner, and its text: nobody can say it again."""
-        clean(name, "the key's name", MAX_NAME)
+        """A new key of this owner, and its text, which cannot be shown again."""
+        clean(name, "field.key_name", MAX_NAME)
         if owner.startswith("@"):
-            raise InputError(f"no key is for {shown(owner)}", hint="names that begin with @ are reserved")
+            raise InputError("key.reserved_owner", owner=shown(owner))
         made = ApiKey(owner, secrets.token_hex(8), name, tuple(scopes), rate, tokens, self._clock(), expires)
         text = key_text(made.key_id)
         hashed = proof_hash(key_proof(text))
@@ -113,13 +114,13 @@ class Keys:
         return made, text
 
     async def find(self, key_id: str, day: str) -> tuple[ApiKey, str, int] | None:
-        """The key of this id, whoever's it is, with its hash and the tokens that it used on this day."""
-        return await self._db.survey(lambda: _find(key_id, day))
+        """The key of this id, of any owner, with its hash and the tokens that it used on this day."""
+        return await self._db.read_any_owner(lambda: _find(key_id, day))
 
     async def any(self) -> bool:
         """Whether anybody has a key that can be used."""
         now = self._clock()
-        return await self._db.survey(lambda: _any(now))
+        return await self._db.read_any_owner(lambda: _any(now))
 
     async def list(self, owner: str) -> Sequence[ApiKey]:
         return await self._db.read(owner, lambda: _list(owner))

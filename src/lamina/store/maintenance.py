@@ -2,27 +2,31 @@
 
 import json
 import os
-import sqlite3
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
-from lamina.errors import InputError, LaminaError, StoreError, shown
-from lamina.store.database import Clock, Database, Row, Steps, checked_owner, dump, insert, load, marks
-from lamina.store.rows import put_words, text_in
-from lamina.store.sessions import COLUMNS, LATER_COLUMNS
-from lamina.store.shapes import fault
+from lamina.errors import InputError, LaminaError, shown
+from lamina.records import NOTE
+from lamina.store.database import Clock, Database, Row, Steps, check_owner, dump, insert, load, marks
+from lamina.store.lock import create_private
+from lamina.store.messages import read_content, split_message, text_in, without_words, words, write_content
+from lamina.store.search import Indexes, plan_sessions, planned_owners, planned_sessions
+from lamina.store.sessions import COLUMNS, LATER_COLUMNS, SECRET
+from lamina.store.shapes import find_fault
 from lamina.store.sqlite import SqliteDatabase
-from lamina.store.words import words
+from lamina.store.sqlite_tables import Problem, Step, backup_error, copy_file, find_problems
+from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, text_hash
 
-FORMAT = 1
+FORMAT, KNOWN_FORMATS = 2, (1, 2)
+"""Of an export. In format 1 the content of every message was JSON, without a `content_type`."""
 PAGE = 500
 TABLES = {
     "owner_counter": "name, value",
     "chat_session": COLUMNS.removeprefix("owner, "),
     "conversation": "session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, collected, "
-    "tokens, created",
+    "tokens, created, content_type",
     "turn": "turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, "
     "receipt, error, created, finished, lease_until, begun",
     "chunk": "turn_id, n, text",
@@ -40,7 +44,7 @@ TABLES = {
 """The tables of an export in an order that imports, with their columns behind `owner`. Derived tables stay out.
 The counters are first: by them an owner is known, also when the rest of an import does not come."""
 COUNTER = '{"table":"owner_counter",'
-"""How the line of a counter begins. An owner always has some; they are no rows of his, and nobody counts them."""
+"""How the line of a counter begins. An owner always has some, and they do not count as rows."""
 KEYS = {"conversation": 2, "chunk": 2, "turn_text": 2}
 """How many of the columns make the key, where it is more than one."""
 PARENTS = {
@@ -51,11 +55,14 @@ PARENTS = {
     "session_summary": {"session_id": "chat_session"},
 }
 """What a row belongs to: a column of it, and the table whose key that is."""
-LATER: dict[str, dict[str, Any]] = {"chat_session": LATER_COLUMNS, "turn": {"begun": None}}
+LATER: dict[str, dict[str, Any]] = {
+    "chat_session": LATER_COLUMNS,
+    "turn": {"begun": None},
+    "conversation": {"content_type": "json"},
+}
 """Columns that came after the first export was made, and what they are where an export does not name them."""
 OWN = ("ledger", "steps")
 """Of a session's runtime: what its last request was made of is this store's own to say, and steps are of one turn."""
-DERIVED = ("memory_index", "message_words")
 UNEXPORTED = {
     "api_key": "key_id, name, hash, scopes, rate, tokens, created, expires, revoked, used",
     "key_use": "key_id, day, requests, tokens",
@@ -65,8 +72,9 @@ UNEXPORTED = {
 
 Check = Callable[[AnyMessage], object]
 """Refuses a message that could not be sent; what can is not for a store to know."""
-AT_ONCE, MOST = 20_000, 32 << 20
-"""Rows, and characters of them, that are read and checked before the first of them is written."""
+MAX_PART_ROWS, MAX_PART_CHARACTERS = 20_000, 32 << 20
+"""Of an export, what is read and checked before the first of it is written."""
+WHOLE_EXPORT = "import.hint_whole_export"
 
 
 def _owners(tables: Sequence[str]) -> Steps[list[str]]:
@@ -83,7 +91,7 @@ def _owners(tables: Sequence[str]) -> Steps[list[str]]:
     return sorted(found)
 
 
-def _gaps(owner: str, only: Sequence[str] = (), *, more: bool = False) -> Steps[list[str]]:
+def _gaps(owner: str, only: Sequence[str] = (), *, more: bool = False) -> Steps[list[Phrase]]:
     """Sessions, all or `only` these, whose messages are not numbered from 1 to their last number. Where `more` may
     come, those are wrong that have too many."""
     rows = yield (
@@ -94,37 +102,41 @@ def _gaps(owner: str, only: Sequence[str] = (), *, more: bool = False) -> Steps[
         (owner, *only),
     )
     return [
-        f"session {row[0]}: {row[2]} messages numbered {row[3]} to {row[4]}, but its last number is {row[1]}"
+        Phrase("store.wrong_numbers", session=row[0], count=row[2], first=row[3], last=row[4], expected=row[1])
         for row in rows
         if (row[4] > row[1] if more else (row[2], row[3], row[4]) != (row[1], 1, row[1]))
     ]
 
 
-def _wrong_texts(owner: str) -> Steps[list[str]]:
+def _wrong_texts(owner: str) -> Steps[list[Phrase]]:
     rows = yield "SELECT hash, text FROM layer_text WHERE owner = ? ORDER BY hash", (owner,)
-    return [f"layer text {row[0]}: its hash does not match" for row in rows if text_hash(load(row[1])) != row[0]]
+    return [Phrase("store.wrong_hash", hash=row[0]) for row in rows if text_hash(load(row[1])) != row[0]]
 
 
 def _page(owner: str, after: tuple[str, int]) -> Steps[list[Row]]:
-    """Messages in pages: session, number, state, content, and whether they can be found."""
+    """Messages in pages: session, number, state, content and its type."""
     return (
         yield (
-            "SELECT c.session_id, c.seq, c.state, c.content, w.seq FROM conversation c LEFT JOIN message_words w "
-            "ON w.owner = c.owner AND w.session_id = c.session_id AND w.seq = c.seq "
-            "WHERE c.owner = ? AND (c.session_id, c.seq) > (?, ?) ORDER BY c.session_id, c.seq LIMIT ?",
+            "SELECT session_id, seq, state, content, content_type FROM conversation "
+            "WHERE owner = ? AND (session_id, seq) > (?, ?) ORDER BY session_id, seq LIMIT ?",
             (owner, *after, PAGE),
         )
     )
 
 
-def _clear_words(owner: str) -> Steps[None]:
-    yield "DELETE FROM message_words WHERE owner = ?", (owner,)
-
-
-def _index(db: Database, owner: str, rows: Sequence[Row]) -> Steps[None]:
-    for row in rows:
-        if row[2] != "streaming":
-            yield from put_words(db, owner, row[0], [(row[1], text_in(load(row[3])))])
+def _find_unfound(
+    db: Database, owner: str, page: Sequence[Row], planned: Collection[str]
+) -> Steps[list[tuple[str, int]]]:
+    """Messages of a page that no search finds and no rebuild is about to."""
+    wanted: dict[str, list[int]] = {}
+    for session_id, seq, state, *content in page:
+        if session_id not in planned and state != "streaming" and words(text_in(read_content(*content))):
+            wanted.setdefault(session_id, []).append(seq)
+    lost: list[tuple[str, int]] = []
+    for session_id, numbers in wanted.items():
+        known = yield from db.dialect.search.indexed(owner, session_id, numbers[0], numbers[-1])
+        lost += [(session_id, seq) for seq in numbers if seq not in known]
+    return lost
 
 
 def _lines(owner: str) -> Steps[list[str]]:
@@ -133,7 +145,8 @@ def _lines(owner: str) -> Steps[list[str]]:
         names = columns.split(", ")
         order = ", ".join(names[: KEYS.get(table, 1)])
         rows = yield f"SELECT {columns} FROM {table} WHERE owner = ? ORDER BY {order}", (owner,)
-        lines += [_line({"table": table, "owner": owner, **dict(zip(names, row, strict=True))}) for row in rows]
+        kept = (row for row in rows if (table, row[0]) != SECRET)
+        lines += [_line({"table": table, "owner": owner, **dict(zip(names, row, strict=True))}) for row in kept]
     return lines
 
 
@@ -149,9 +162,9 @@ def _import(owner: str, batch: Sequence[dict[str, Any]], sessions: Collection[st
         yield from insert("owner_counter", "owner, name, value", [(owner, "activity", 0)], "ON CONFLICT DO NOTHING")
     for table, columns in TABLES.items():
         names = columns.split(", ")
-        lines = [line for line in batch if line["table"] == table]
+        lines = [line for line in batch if line["table"] == table and (table, line.get("name")) != SECRET]
         yield from _check_parents(owner, table, lines)
-        rows = [_taken(table, (owner, *(line[name] for name in names))) for line in lines]
+        rows = [_importable_row(table, (owner, *(line[name] for name in names))) for line in lines]
         if table == "owner_counter":
             ending = (
                 "ON CONFLICT (owner, name) DO UPDATE SET value = CASE WHEN excluded.value > owner_counter.value "
@@ -167,6 +180,7 @@ def _import(owner: str, batch: Sequence[dict[str, Any]], sessions: Collection[st
             if len(given) < len(rows):
                 yield from _check_known(owner, table, names, rows, {tuple(row) for row in given})
     yield from _check_numbers(owner, sessions, more)
+    yield from plan_sessions(owner, sorted({line["session_id"] for line in batch if line["table"] == "conversation"}))
     return added
 
 
@@ -179,8 +193,9 @@ def _check_parents(owner: str, table: str, lines: Sequence[dict[str, Any]]) -> S
             known = yield question, (owner, *names)
             if lost := set(names) - {row[0] for row in known}:
                 name = min(lost, key=lambda each: first[each])
-                what = f"line {first[name]}: {table}: there is no {parent} with the {column} {shown(name)}"
-                raise InputError(what, hint="is this a whole export, in its own order?")
+                raise InputError(
+                    "import.no_parent", line=first[name], table=table, parent=parent, column=column, value=shown(name)
+                )
 
 
 def _pieces(names: Collection[str]) -> Iterator[Sequence[str]]:
@@ -192,11 +207,19 @@ def _check_numbers(owner: str, sessions: Collection[str], more: bool) -> Steps[N
     """A session whose last number is not that of its last message could take no other."""
     for names in _pieces(sessions):
         if wrong := (yield from _gaps(owner, names, more=more)):
-            raise InputError(f"chat_session of {shown(owner)}: {wrong[0]}", hint="is this a whole export?")
+            raise InputError("import.wrong_numbers", owner=shown(owner), why=wrong[0], hint=WHOLE_EXPORT)
 
 
-def _taken(table: str, row: Row) -> Row:
-    """A row as it is taken in, without what is no file's to say."""
+def _importable_row(table: str, row: Row) -> Row:
+    """A row as it is imported, without what a file may not decide."""
+    if table == "conversation":
+        names = TABLES[table].split(", ")
+        fields = dict(zip(names, row[1:], strict=True))
+        content = read_content(fields["content"], fields["content_type"])
+        fields["content"], fields["content_type"] = write_content(content)
+        if fields["extra"] != "{}":
+            fields["extra"] = dump(without_words(load(fields["extra"])))
+        return (row[0], *fields.values())
     at = 1 + TABLES[table].split(", ").index("runtime") if table == "chat_session" else 0
     runtime: dict[str, Any] = load(row[at]) if at else {}
     kept = {name: value for name, value in runtime.items() if name not in OWN}
@@ -216,32 +239,48 @@ def _check_known(
             f"SELECT {', '.join(names)} FROM {table} WHERE owner = ? AND {' AND '.join(f'{n} = ?' for n in keys)}",
             (owner, *key),
         )
-        if not found or _taken(table, (owner, *found[0])) != tuple(row):
-            raise InputError(
-                f"{table} of {shown(owner)} has another row in the place of {shown(key)}",
-                hint="import into a store without rows of this owner, or give the rows to another owner",
-            )
+        if not found or _importable_row(table, (owner, *found[0])) != tuple(row):
+            raise InputError("import.conflict", table=table, owner=shown(owner), key=shown(key))
 
 
-def _parsed(line: str, number: int, check: Check | None) -> dict[str, Any]:
+def _find_fault(table: str, row: Mapping[str, Any]) -> Phrase | None:
+    """What is wrong with a row, and with what its columns say together."""
+    wrong = find_fault(table, row)
+    if wrong or table != "conversation":
+        return wrong
+    try:
+        split_message(_message(row))
+    except LaminaError as error:
+        return Phrase("row.unusable_message", why=error.phrase)
+    return None
+
+
+def _message(row: Mapping[str, Any]) -> dict[str, Any]:
+    extra = {name: value for name, value in load(row["extra"]).items() if name != NOTE}
+    return {**extra, "role": row["role"], "content": read_content(row["content"], row["content_type"])}
+
+
+def _parse_line(line: str, number: int, check: Check | None) -> dict[str, Any]:
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"line {number} is not JSON: {error}", hint="is this a whole export?") from None
+        raise InputError("import.line_not_json", line=number, why=str(error), hint=WHOLE_EXPORT) from None
     fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
     table: Any = fields.get("table")
     fields = {**LATER.get(table, {}), **fields} if isinstance(table, str) else fields
     if not isinstance(table, str) or table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(fields):
-        raise InputError(f"line {number} is no row of an export: {shown(line)}", hint="is this a whole export?")
-    if wrong := fault(table, {name: fields[name] for name in TABLES[table].split(", ")}):
-        raise InputError(f"line {number}: {table}: {wrong}", hint="is this a whole export?")
-    if table == "layer_text" and text_hash(load(fields["text"])) != fields["hash"]:
-        raise InputError(f"line {number}: layer_text: the text is not that of its hash", hint="is this a whole export?")
+        raise InputError("import.line_not_row", line=number, value=shown(line), hint=WHOLE_EXPORT)
+    wrong = _find_fault(table, {name: fields[name] for name in TABLES[table].split(", ")})
+    if not wrong and table == "layer_text" and text_hash(load(fields["text"])) != fields["hash"]:
+        wrong = Phrase("store.wrong_hash", hash=fields["hash"])
+    if wrong:
+        raise InputError("import.bad_row", line=number, table=table, why=wrong, hint=WHOLE_EXPORT)
     if check and table == "conversation":
         try:
-            check({**load(fields["extra"]), "role": fields["role"], "content": load(fields["content"])})
+            check(_message(fields))
         except LaminaError as error:
-            raise InputError(f"line {number}: {table}: {error.message}", hint=error.hint) from None
+            why, hint = error.phrase, error.next_step
+            raise InputError("import.bad_row", line=number, table=table, why=why, hint=hint) from None
     return {**fields, "line": number}
 
 
@@ -259,102 +298,94 @@ def _rows(owner: str, table: str, after: Row) -> Steps[list[Row]]:
 
 
 class Maintenance:
-    def __init__(self, db: Database, clock: Clock) -> None:
+    def __init__(self, db: Database, clock: Clock, indexes: Indexes) -> None:
         self._db = db
         self._clock = clock
+        self._indexes = indexes
 
     async def owners(self) -> Sequence[str]:
-        """All who have rows. PostgreSQL lets nobody look at all rows, so there the counters must tell."""
-        alone = isinstance(self._db, SqliteDatabase)
-        return await self._db.system(lambda: _owners([*TABLES, "message_words"] if alone else ["owner_counter"]))
+        """Every owner that has rows. In PostgreSQL no role sees all rows, so there the counters tell."""
+        tables = [*TABLES] if isinstance(self._db, SqliteDatabase) else ["owner_counter"]
+        return await self._db.read_any_owner(lambda: _owners(tables))
 
-    async def verify(self) -> Sequence[str]:
-        """What is wrong with the store, in words; empty when all is well. Changes nothing."""
-        problems = await self._sqlite_problems(self._db) if isinstance(self._db, SqliteDatabase) else []
+    async def verify(self, step: Step = lambda done, total: None) -> Sequence[Problem]:
+        """What is wrong with the store; empty when all is well. Changes nothing."""
+        problems = await self._db.aside(find_problems) if isinstance(self._db, SqliteDatabase) else []
         if problems:
             return problems
-        for owner in await self.owners():
+        owners = await self.owners()
+        for number, owner in enumerate(owners, 1):
+            step(number, len(owners) + 1)
             if faults := await self._faults(owner):
-                problems += faults
+                problems += [_problem("rows", owner, each) for each in faults]
                 continue
             for check in (_gaps, _wrong_texts):
-                problems += [f"{owner}: {each}" for each in await self._db.read(owner, lambda c=check, o=owner: c(o))]
+                found = await self._db.read(owner, lambda c=check, o=owner: c(o))
+                problems += [_problem("rows", owner, each) for each in found]
+            planned = await self._db.read(owner, lambda o=owner: planned_sessions(o))
+            if "search" in self._db.damaged_indexes:  # `searches_all` says so
+                continue
             async for page in self._pages(owner):
-                problems += [
-                    f"{owner}: message {row[1]} of session {row[0]} cannot be found by its words; run reindex"
-                    for row in page
-                    if row[4] is None and row[2] != "streaming" and words(text_in(load(row[3])))
-                ]
+                lost = await self._db.read(owner, lambda o=owner, p=page, s=planned: _find_unfound(self._db, o, p, s))
+                unfound = [Phrase("store.unfound_message", seq=seq, session=name) for name, seq in lost]
+                problems += [_problem("search", owner, each) for each in unfound]
         return problems
 
-    async def _faults(self, owner: str) -> list[str]:
+    async def searches_all(self) -> bool:
+        """Whether no index is being rebuilt, of anybody."""
+        return not self._db.damaged_indexes and not await self._db.read_any_owner(planned_owners)
+
+    async def _faults(self, owner: str) -> list[Phrase]:
         """Rows with a value that those who read it could not use."""
-        found: list[str] = []
+        found: list[Phrase] = []
         for table, columns in TABLES.items():
             names, after = columns.split(", "), cast("Row", ())
             while rows := await self._db.read(owner, lambda t=table, a=after: _rows(owner, t, a)):
                 after = tuple(rows[-1][: KEYS.get(table, 1)])
                 for row in rows:
-                    if wrong := fault(table, dict(zip(names, row, strict=True))):
-                        found.append(f"{owner}: {table} {'/'.join(str(key) for key in row[: len(after)])}: {wrong}")
+                    if wrong := _find_fault(table, dict(zip(names, row, strict=True))):
+                        key = "/".join(str(part) for part in row[: len(after)])
+                        found.append(Phrase("store.bad_row", table=table, key=key, why=wrong))
         return found
 
-    async def _sqlite_problems(self, db: SqliteDatabase) -> list[str]:
-        def look(connection: sqlite3.Connection) -> list[str]:
-            found = [row[0] for row in connection.execute("PRAGMA integrity_check(100)") if row[0] != "ok"]
-            found += [f"row without its parent: {tuple(row)}" for row in connection.execute("PRAGMA foreign_key_check")]
-            return found
-
-        try:
-            problems = await db.aside(look)
-            if not problems and not db.trouble:
-                await db.system(_fts_check)
-        except StoreError as error:
-            return [str(error)]
-        return problems
-
-    async def backup(self, path: str) -> None:
-        """A whole copy while the store is in use: a SQLite file, or from PostgreSQL an export."""
+    async def backup(self, path: str, step: Step = lambda done, total: None) -> Sequence[Problem]:
+        """A whole copy while the store is in use: a SQLite file, or from PostgreSQL an export. Returns what is wrong
+        with the store: damaged indexes are left out of the copy, and rebuilt when it is opened; damaged rows are as
+        damaged there."""
         if os.path.exists(path):
-            raise InputError(f"{path} exists already", hint="give a new name; a backup never overwrites")
+            raise InputError("backup.exists", path=path)
         partial = f"{path}.partial"
         if isinstance(self._db, SqliteDatabase) and os.path.realpath(partial) == self._db.path:
-            raise InputError(f"{path} would be written by way of the store itself", hint="give another name")
+            raise InputError("backup.onto_store", path=path)
         try:
-            for stale in (partial, f"{partial}-journal", f"{partial}-wal", f"{partial}-shm"):
-                with suppress(FileNotFoundError):  # left by a copy that was ended
-                    os.unlink(stale)
+            _remove_partial(partial)  # left by a copy that was ended
+            os.close(create_private(partial))
+            problems: list[Problem] = []
             if isinstance(self._db, SqliteDatabase):
-                await self._db.aside(lambda connection: _copy(connection, partial))
+                problems = await self._db.aside(lambda connection: copy_file(connection, partial, step))
             else:
                 await self._export_to(partial)
             os.replace(partial, path)
         except OSError as error:
-            raise _no_backup(path, error.strerror or str(error)) from error
+            raise backup_error(path, error.strerror or str(error)) from error
+        finally:
+            with suppress(OSError):
+                _remove_partial(partial)
+        return problems
 
     async def _export_to(self, path: str) -> None:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "r+", encoding="utf-8") as file:
             async for line in self.export():
                 file.write(f"{line}\n")
             file.flush()
             os.fsync(file.fileno())
 
     async def reindex(self, owner: str | None = None) -> int:
-        """Make the message search anew from the messages; returns how many messages were read."""
-        count = 0
-        for each in await self.owners() if owner is None else [owner]:
-            await self._db.write(each, lambda o=each: _clear_words(o))
-            async for page in self._pages(each):
-                await self._db.write(each, lambda o=each, p=page: _index(self._db, o, p))
-                count += len(page)
-        if owner is None:
-            await self.scrub()
-        return count
-
-    async def scrub(self) -> None:
-        """Make the full-text index of SQLite anew from its rows, so that nothing is left in it of what was deleted."""
-        if self._db.dialect.name == "sqlite":
-            await self._db.system(_rebuild)
+        """Make message search again from the messages, of one owner or from nothing; returns how many were read."""
+        if owner is not None:
+            return await self._indexes.reindex(owner)
+        await self._indexes.recreate()
+        return sum([await self._indexes.reindex(each) for each in await self.owners()])
 
     async def _pages(self, owner: str) -> AsyncIterator[list[Row]]:
         after: tuple[str, int] = ("", 0)
@@ -371,7 +402,7 @@ class Maintenance:
 
     async def import_(
         self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None, *, check: Check | None = None,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_PART_ROWS,
     ) -> int:  # fmt: skip
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
 
@@ -382,9 +413,9 @@ class Maintenance:
         try:
             await self._import(lines, owner, kept, check, at_once)
         except LaminaError as error:
-            raise _cut_off(error, kept) from error
+            raise _import_error(error, kept) from error
         for each in sorted(kept):
-            await self.reindex(each)
+            await self._indexes.finish(each)
         return sum(kept.values())
 
     async def _import(
@@ -399,11 +430,11 @@ class Maintenance:
             if number == 1:
                 _check_header(line)
                 continue
-            row = _parsed(line, number, check)
-            row["owner"] = checked_owner(owner or row["owner"])
+            row = _parse_line(line, number, check)
+            row["owner"] = check_owner(owner or row["owner"])
             part.append(row)
             size += len(line)
-            if len(part) >= at_once or size >= MOST:
+            if len(part) >= at_once or size >= MAX_PART_CHARACTERS:
                 await self._store(part, kept, sessions, more=True)
                 part, size = [], 0
         await self._store(part, kept, sessions, more=False)
@@ -425,40 +456,21 @@ class Maintenance:
             kept[owner] = kept.get(owner, 0) + added
 
 
-def _cut_off(error: LaminaError, kept: dict[str, int]) -> LaminaError:
-    rows = ", ".join(f"{count:,} of {shown(owner)}" for owner, count in kept.items() if count)
+def _import_error(error: LaminaError, kept: dict[str, int]) -> LaminaError:
+    rows = [Phrase("import.rows_of_owner", count=count, owner=shown(owner)) for owner, count in kept.items() if count]
     if not rows:
-        return type(error)(f"{error.message}; nothing was added", hint=error.hint)
-    return type(error)(
-        f"{error.message}; {sum(kept.values()):,} rows before it were added and stay: {rows}",
-        hint="mend that and import the whole file again: rows that are there already are left as they are",
-    )
+        return type(error)("import.nothing_added", why=error.phrase, hint=error.next_step)
+    return type(error)("import.partly_added", why=error.phrase, count=sum(kept.values()), rows=rows)
 
 
-def _copy(connection: sqlite3.Connection, target: str) -> None:
-    """The target is fresh and empty, so damage that is met can only be that of the store; all else is the target's."""
-    try:
-        with closing(sqlite3.connect(target)) as copy:
-            connection.backup(copy)
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise
-        raise _no_backup(target.removesuffix(".partial"), str(error)) from error
+def _problem(part: str, owner: str, what: Phrase) -> Problem:
+    return Problem(part, Phrase("store.problem_of_owner", owner=owner, what=what))
 
 
-def _no_backup(path: str, why: str) -> StoreError:
-    return StoreError(
-        f"the backup {path} cannot be written: {why}",
-        hint="check its folder, its rights and the space there; the store goes on as before",
-    )
-
-
-def _fts_check() -> Steps[None]:
-    yield "INSERT INTO message_fts (message_fts) VALUES ('integrity-check')", ()
-
-
-def _rebuild() -> Steps[None]:
-    yield "INSERT INTO message_fts (message_fts) VALUES ('rebuild')", ()
+def _remove_partial(path: str) -> None:
+    for name in (path, f"{path}-journal", f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            os.unlink(name)
 
 
 def _check_header(line: str) -> None:
@@ -468,15 +480,9 @@ def _check_header(line: str) -> None:
     except (ValueError, LookupError, TypeError, RecursionError):
         known, version = False, None
     if not known:
-        raise InputError(
-            f"this is no export: its first line is {shown(line.strip())}",
-            hint="`lamina store export FILE` makes one; `lamina sessions import FILE` reads a chat",
-        )
-    if version != FORMAT:
-        raise InputError(
-            f"this is an export of format {shown(version)}, and format {FORMAT} is known here",
-            hint="was it made by a newer version? update lamina",
-        )
+        raise InputError("import.not_export", value=shown(line.strip()))
+    if version not in KNOWN_FORMATS:
+        raise InputError("import.unknown_format", format=shown(version), known=FORMAT)
 
 
 async def _each(lines: AsyncIterable[str] | Iterable[str]) -> AsyncIterator[str]:

@@ -21,10 +21,12 @@ from lamina.store.database import (
     insert,
     like,
     marks,
-    missing,
     new_id,
+    not_found,
 )
 from lamina.store.jobs import add_jobs, complete_job
+from lamina.store.shapes import read_row
+from lamina.text.messages import Phrase
 from lamina.types import text_hash
 
 COLUMNS = (
@@ -37,24 +39,24 @@ FIRST_DAY = 719_163
 
 
 def memory_of(row: Row) -> Memory:
-    values = list(row)
+    values = read_row("atomic_memory", COLUMNS, row)
     values[8] = bool(values[8])
     return Memory(*values)
 
 
-def _checked(memory: NewMemory) -> NewMemory:
-    if not clean(memory.text, "a memory").strip():
-        raise MessageError("a memory has no text", hint="leave it out")
-    clean(memory.context, "a memory's context")
+def _check_memory(memory: NewMemory) -> NewMemory:
+    if not clean(memory.text, "field.memory").strip():
+        raise MessageError("memory.empty_text")
+    clean(memory.context, "field.memory_context")
     for name in ("kind", "session_id", "turn_id"):
-        clean(getattr(memory, name), f"a memory's {name}", MAX_NAME)
+        clean(getattr(memory, name), Phrase("field.of_memory", name=name), MAX_NAME)
     _check_importance(memory.importance)
     return memory
 
 
 def _check_importance(value: float) -> None:
     if not 0 <= value <= 1:
-        raise MessageError(f"a memory has the importance {value!r}", hint="a number from 0 to 1")
+        raise MessageError("memory.bad_importance", value=shown(value))
 
 
 def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[list[Memory]]:
@@ -83,7 +85,7 @@ def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[li
     return [known[mark] for mark in hashes]
 
 
-def _moved(owner: str, as_of: int) -> Steps[bool]:
+def _has_changed(owner: str, as_of: int) -> Steps[bool]:
     """Whether a memory became active or changed since; the counter's row is held from here on."""
     yield from count_on(owner, "change", 0)
     rows = yield (
@@ -96,7 +98,7 @@ def _moved(owner: str, as_of: int) -> Steps[bool]:
 def _add(
     owner: str, memories: Sequence[NewMemory], done: Job | None, jobs: Sequence[NewJob], as_of: int | None, now: float
 ) -> Steps[list[Memory]]:
-    if memories and as_of is not None and (yield from _moved(owner, as_of)):
+    if memories and as_of is not None and (yield from _has_changed(owner, as_of)):
         return []
     if done is not None:
         yield from complete_job(done, now)
@@ -118,7 +120,7 @@ def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -
         (*changes.values(), owner, memory_id),
     )
     if not rows:
-        raise missing("memory", memory_id)
+        raise not_found("memory.not_found", memory_id)
     return memory_of(rows[0])
 
 
@@ -145,9 +147,9 @@ def _pin(owner: str, memory_id: str, on: bool, now: float) -> Steps[Memory]:
         later = yield from _one(owner, later.superseded_by)
     if on and memory.state == "superseded":
         raise MessageError(
-            f"memory {shown(memory_id)} was superseded by {shown(later.memory_id)}",
-            hint=f"pin that: {shown(later.text)}" if later.text else "that one is forgotten",
-        )
+            "memory.superseded", name=shown(memory_id), newer=shown(later.memory_id), text=shown(later.text),
+            hint="memory.pin_newer" if later.text else "memory.newer_forgotten",
+        )  # fmt: skip
     return (yield from _change(owner, memory_id, {"pinned": int(on)}, now))
 
 
@@ -166,7 +168,7 @@ def _get(owner: str, ids: Sequence[str]) -> Steps[list[Memory]]:
 def _one(owner: str, memory_id: str) -> Steps[Memory]:
     found = yield from _get(owner, [memory_id])
     if not found:
-        raise missing("memory", memory_id)
+        raise not_found("memory.not_found", memory_id)
     return found[0]
 
 
@@ -195,7 +197,7 @@ def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> 
             (owner, memory.text_hash, memory_id),
         )
         if rows:
-            raise MessageError(f"memory {shown(rows[0][0])} says this already", hint="forget one of the two")
+            raise MessageError("memory.duplicate", name=shown(rows[0][0]))
     if "text" in values or "context" in values:
         yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
     return memory
@@ -308,22 +310,33 @@ def _index_changes(owner: str, model: str, after: int, limit: int) -> Steps[Inde
     """Numbers, weights and days are the memory's own; only what was made of its text is kept for the index. What was
     said outside of any session has no neighbours: it is a session by itself."""
     rows = yield (
-        "SELECT m.memory_id, m.change, m.state, m.session_id, m.seq, m.happened, m.created, m.importance, "
-        "i.model, i.terms, i.mentions, i.vector FROM atomic_memory m LEFT JOIN memory_index i "
-        "ON i.owner = m.owner AND i.memory_id = m.memory_id AND i.model = ? "
-        "WHERE m.owner = ? AND m.change > ? ORDER BY m.change LIMIT ?",
-        (model, owner, after, limit + 1),
+        "SELECT memory_id, change, state, session_id, seq, happened, created, importance FROM atomic_memory "
+        "WHERE owner = ? AND change > ? ORDER BY change LIMIT ?",
+        (owner, after, limit + 1),
     )
     taken = rows[:limit]
+    kept: dict[str, Row] = {}
+    for batch in batches([(row[0],) for row in taken if row[2] == "active"], 1):
+        kept |= {
+            row[0]: row
+            for row in (
+                yield (
+                    f"SELECT {INDEX} FROM memory_index WHERE owner = ? AND model = ? "
+                    f"AND memory_id IN ({marks(len(batch))})",
+                    (owner, model, *(name for (name,) in batch)),
+                )
+            )
+        }
     found: list[IndexRow] = []
     gone: list[str] = []
     bare: list[str] = []
-    for name, change, state, session, seq, happened, created, weight, made_by, terms, mentions, vector in taken:
+    for name, change, state, session, seq, happened, created, weight in taken:
         if state != "active":
             gone.append(name)
-        elif made_by is None:
+        elif name not in kept:
             bare.append(name)
         else:
+            _, made_by, terms, mentions, vector = kept[name]
             day = int((created if happened is None else happened) // 86_400) + FIRST_DAY
             found.append(
                 IndexRow(
@@ -385,7 +398,7 @@ class Memories:
         comes back, and the caller compares again.
         """
         now = self._clock()
-        checked = [_checked(memory) for memory in memories]
+        checked = [_check_memory(memory) for memory in memories]
         return await self._db.write(owner, lambda: _add(owner, checked, done, jobs, as_of, now))
 
     async def get(self, owner: str, memory_id: str) -> Memory:
@@ -403,7 +416,7 @@ class Memories:
         if pinned is None and kind is None:
             return await self._db.read(owner, lambda: _list(owner, state, kind, query, limit, before, pinned))
         asked = f"memories {state} {kind} {limit} {before} {pinned} {query}"  # few, and asked for on every turn
-        return await self._db.seldom(owner, asked, lambda: _list(owner, state, kind, query, limit, before, pinned))
+        return await self._db.read_cached(owner, asked, lambda: _list(owner, state, kind, query, limit, before, pinned))
 
     async def edit(
         self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,
@@ -415,7 +428,7 @@ class Memories:
         if importance is not None:
             _check_importance(importance)
         if text is not None:
-            values["text_hash"] = text_hash(_checked(NewMemory(text, context or "")).text)
+            values["text_hash"] = text_hash(_check_memory(NewMemory(text, context or "")).text)
         return await self._db.write(owner, lambda: _edit(owner, memory_id, values, now))
 
     async def pin(self, owner: str, memory_id: str, on: bool = True) -> Memory:
@@ -425,7 +438,7 @@ class Memories:
     async def supersede(self, owner: str, old_id: str, new: NewMemory) -> Memory:
         """Keep a newer fact in place of an older one, which stays on record."""
         now = self._clock()
-        checked = _checked(new)
+        checked = _check_memory(new)
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
     async def forget(

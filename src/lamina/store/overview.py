@@ -60,7 +60,7 @@ class Overview:
 
     async def ids(self, owner: str, kind: Kind, begin: str, *, limit: int = 2) -> Sequence[str]:
         """The owner's ids that begin so, in their order: one that is exactly this comes first."""
-        clean(begin, "the id")
+        clean(begin, "field.id")
         return await self._db.read(owner, lambda: _ids(owner, kind, begin, limit))
 
     async def counts(self, owner: str) -> Mapping[str, int]:
@@ -68,7 +68,7 @@ class Overview:
         return await self._db.read(owner, lambda: _counts(owner))
 
     async def version(self) -> int:
-        return await self._db.system(_version)
+        return await self._db.read_any_owner(_version)
 
     async def sizes(self) -> Mapping[str, int]:
         """Bytes: the file and its log, or the whole database."""
@@ -76,4 +76,4 @@ class Overview:
             path = self._db.path
             names = {"file": path, "log": f"{path}-wal"}
             return {name: os.stat(file).st_size for name, file in names.items() if os.path.exists(file)}
-        return {"database": await self._db.system(_size)}
+        return {"database": await self._db.read_any_owner(_size)}

@@ -1,10 +1,12 @@
-"""Sessions: new, get, list, search, update, branch, delete. Each belongs to one owner and orders its own messages."""
+"""Sessions, each of one owner and with messages in an order of its own, and one summary of what each was about."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Unpack
 
-from lamina.records import REQUESTS, Found, Session, SessionChanges
+from lamina.errors import ABSENT, NotFoundError, shown
+from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, Found, Job, SearchHits, Session, SessionChanges, Summary
 from lamina.store.database import (
     MAX_NAME,
     MAX_TITLE,
@@ -15,13 +17,15 @@ from lamina.store.database import (
     clean,
     count_on,
     dump,
-    load,
+    insert,
     marks,
-    missing,
     new_id,
+    not_found,
 )
-from lamina.store.rows import MESSAGE, message_of
-from lamina.store.words import query_words, snippet
+from lamina.store.jobs import complete_job
+from lamina.store.messages import MESSAGE, message_of, query_words, snippet
+from lamina.store.search import copy_plan, drop_plan, is_planned
+from lamina.store.shapes import read_row
 
 NAMES = tuple(field.name for field in fields(Session))
 COLUMNS = ", ".join(NAMES)
@@ -30,19 +34,26 @@ LATER_COLUMNS = {
     **{field.name: field.default for field in fields(Session)[NAMES.index("runtime") + 1 :]},
 }
 """Columns that came after the first migration, and what a row is given that was written before them."""
+MAX_CHARACTERS = {"title": MAX_TITLE, "phase": MAX_PHASE_CHARACTERS}
+"""Characters of a text that may be longer than a name."""
+SUMMARY = "owner, session_id, version, text, upto_seq, written_by, created, memory_ids"
 CHANGES = frozenset(SessionChanges.__annotations__)
+SECRET = ("owner_counter", "secret")
+"""Where the secret of an owner is kept: the table, and the name in it. It is in no export, and no import brings one."""
+SEARCH_SECONDS = 2.0
+"""How long a search may look for messages."""
+SECRET_BITS, MAX_SECRETS = 52, 10_000
+"""Bits that every JSON reader keeps, and how many secrets are held in memory."""
 
 
 def session_of(row: Row) -> Session:
-    values = list(row)
-    values[7], values[8], values[16] = load(values[7]), load(values[8]), load(values[16])
-    return Session(*values)
+    return Session(*read_row("chat_session", COLUMNS, row))
 
 
 def _stored(name: str, value: Any, now: float) -> str | float | None:
     """A change as the table keeps it: text that is fit to be kept, JSON, or when something came to be so."""
     if isinstance(value, str):
-        return clean(value, f"the {name}", MAX_TITLE if name == "title" else MAX_NAME)
+        return clean(value, f"field.{name}", MAX_CHARACTERS.get(name, MAX_NAME))
     if isinstance(value, bool):
         return now if value else None
     return dump(value)
@@ -51,8 +62,19 @@ def _stored(name: str, value: Any, now: float) -> str | float | None:
 def get_session(owner: str, session_id: str) -> Steps[Session]:
     rows = yield f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND session_id = ?", (owner, session_id)
     if not rows:
-        raise missing("session", session_id)
+        raise not_found("session.not_found", session_id)
     return session_of(rows[0])
+
+
+def _keep_secret(owner: str, value: int) -> Steps[int]:
+    """The owner's secret: the value, unless there is one already."""
+    yield from insert("owner_counter", "owner, name, value", [(owner, SECRET[1], value)], "ON CONFLICT DO NOTHING")
+    return (yield from _secret(owner)) or value
+
+
+def _secret(owner: str) -> Steps[int]:
+    rows = yield "SELECT value FROM owner_counter WHERE owner = ? AND name = ?", (owner, SECRET[1])
+    return int(rows[0][0]) if rows else 0
 
 
 def _new(session: Session) -> Steps[Session]:
@@ -67,6 +89,13 @@ def _new(session: Session) -> Steps[Session]:
     return session_of(rows[0]) if rows else (yield from get_session(session.owner, session.session_id))
 
 
+def _first(session: Session, secret: int) -> Steps[Session]:
+    """A new session, and with an owner's first one the secret."""
+    made = yield from _new(session)
+    yield from _keep_secret(session.owner, secret)
+    return made
+
+
 def _list(owner: str, limit: int, before: int | None) -> Steps[list[Session]]:
     rows = yield (
         f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND activity < ? AND session_id <> ? "
@@ -76,18 +105,17 @@ def _list(owner: str, limit: int, before: int | None) -> Steps[list[Session]]:
     return [session_of(row) for row in rows]
 
 
-def _search(db: Database, owner: str, query: str, limit: int) -> Steps[list[Found]]:
+def _search(db: Database, owner: str, query: str, limit: int) -> Steps[SearchHits]:
+    found = SearchHits()
+    if "search" in db.damaged_indexes or (yield from is_planned(owner)):
+        found.incomplete = "index_rebuilding"
     wanted = query_words(query)
     if not wanted:
-        return []
-    rows = yield (
-        "SELECT w.session_id, w.seq FROM message_words w "
-        "JOIN chat_session s ON s.owner = w.owner AND s.session_id = w.session_id "
-        f"WHERE w.owner = ? AND w.{db.dialect.words_match} ORDER BY s.activity DESC, w.seq DESC LIMIT ?",
-        (owner, db.dialect.match(owner, wanted), limit),
-    )
-    found: list[Found] = []
-    for session_id, seq in rows:  # by their keys, one by one: a join would tempt a planner to read the whole session
+        return found
+    places, in_time = yield from db.dialect.search.find(owner, wanted, limit)
+    if not in_time:
+        found.incomplete = "time_limit"
+    for session_id, seq in places:  # by their keys, one by one: a join would tempt a planner to read the whole session
         session = yield from get_session(owner, session_id)
         messages = yield (
             f"SELECT {MESSAGE} FROM conversation WHERE owner = ? AND session_id = ? AND seq = ?",
@@ -109,7 +137,7 @@ def _update(
         (*values.values(), owner, session_id),
     )
     if not rows:
-        raise missing("session", session_id)
+        raise not_found("session.not_found", session_id)
     session = session_of(rows[0])
     if not runtime:
         return session
@@ -118,35 +146,34 @@ def _update(
     return replace(session, runtime=merged)
 
 
-def _branch(owner: str, session_id: str, seq: int, title: str | None, name: str, now: float) -> Steps[Session]:
+def _branch(
+    db: Database, owner: str, session_id: str, seq: int, title: str | None, name: str, now: float
+) -> Steps[Session]:
     parent = yield from get_session(owner, session_id)
     if not 1 <= seq <= parent.last_seq:
-        raise missing(f"message in session {session_id!r} with number", seq)
+        raise NotFoundError("message.no_such_number", session=shown(session_id), seq=seq, hint=ABSENT)
     copy = Session(
         owner=owner, session_id=name or new_id(), title=parent.title if title is None else title,
         scenario=parent.scenario,
         app=parent.app, mode=parent.mode, skill=parent.skill, meta=parent.meta, injection={}, last_seq=seq, activity=0,
-        created=now, updated=now, parent_id=session_id, parent_seq=seq,
+        created=now, updated=now, parent_id=session_id, parent_seq=seq, phase=parent.phase,
     )  # fmt: skip
     made = yield from _new(copy)
-    if name:  # whoever else makes it now was waited for
+    if name:  # another transaction that makes it was waited for
         rows = yield "SELECT 1 FROM conversation WHERE owner = ? AND session_id = ? LIMIT 1", (owner, name)
         if rows:
             return made
-    # What still streams in the parent is only begun here, and nobody will go on with it.
+    # An answer that still streams in the parent is incomplete here and stays so.
     yield (
-        "INSERT INTO conversation (owner, session_id, seq, message_id, turn_id, role, content, extra, state, "
-        "is_collected, collected, tokens, created) SELECT owner, CAST(? AS TEXT), seq, "
-        "CAST(? AS TEXT) || CAST(seq AS TEXT), turn_id, role, content, extra, "
+        "INSERT INTO conversation (owner, session_id, seq, message_id, turn_id, role, content, content_type, extra, "
+        "state, is_collected, collected, tokens, created) SELECT owner, CAST(? AS TEXT), seq, "
+        "CAST(? AS TEXT) || CAST(seq AS TEXT), turn_id, role, content, content_type, extra, "
         "CASE WHEN state = 'streaming' THEN 'interrupted' ELSE state END, 0, 0, tokens, created "
         "FROM conversation WHERE owner = ? AND session_id = ? AND seq <= ?",
         (made.session_id, f"{made.session_id}.", owner, session_id, seq),
     )
-    yield (
-        "INSERT INTO message_words (owner, session_id, seq, words) SELECT owner, CAST(? AS TEXT), seq, words "
-        "FROM message_words WHERE owner = ? AND session_id = ? AND seq <= ?",
-        (made.session_id, owner, session_id, seq),
-    )
+    yield from db.dialect.search.copy_words(owner, session_id, made.session_id, seq)
+    yield from copy_plan(owner, session_id, made.session_id)
     return made
 
 
@@ -163,31 +190,48 @@ def _delete(db: Database, owner: str, session_id: str) -> Steps[None]:
             "(SELECT 1 FROM turn_text t WHERE t.owner = ? AND t.hash = ?)",
             (owner, row[0], owner, row[0]),
         )
-    for table in ("turn", "message_words", "conversation", "session_summary", "chat_session"):
+    for table in ("turn", "conversation", "session_summary", "chat_session"):
         yield f"DELETE FROM {table} WHERE owner = ? AND session_id = ?", here
-    if db.dialect.words_erase:
-        yield db.dialect.words_erase, ()
+    yield from db.dialect.search.erase(owner, session_id)
+    yield from drop_plan(owner, session_id)
+
+
+def _random() -> int:
+    return 1 + secrets.randbits(SECRET_BITS)
 
 
 class Sessions:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
+        self._secrets: dict[str, bytes] = {}
 
     async def new(
         self, owner: str, *, title: str = "", scenario: str = "common", app: str = "", mode: str = "", skill: str = "",
-        meta: Mapping[str, Any] | None = None, session_id: str = "",
+        meta: Mapping[str, Any] | None = None, session_id: str = "", phase: str = "",
     ) -> Session:  # fmt: skip
         """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
-            owner=owner, session_id=clean(session_id, "the session's id", MAX_NAME) or new_id(),
-            title=clean(title, "the title", MAX_TITLE), scenario=clean(scenario, "the scenario", MAX_NAME),
-            app=clean(app, "the app", MAX_NAME), mode=clean(mode, "the mode", MAX_NAME),
-            skill=clean(skill, "the skill", MAX_NAME), meta=meta or {}, injection={}, last_seq=0, activity=0,
-            created=now, updated=now,
+            owner=owner, session_id=clean(session_id, "field.session_id", MAX_NAME) or new_id(),
+            title=clean(title, "field.title", MAX_TITLE), scenario=clean(scenario, "field.scenario", MAX_NAME),
+            app=clean(app, "field.app", MAX_NAME), mode=clean(mode, "field.mode", MAX_NAME),
+            skill=clean(skill, "field.skill", MAX_NAME), meta=meta or {}, injection={}, last_seq=0, activity=0,
+            created=now, updated=now, phase=clean(phase, "field.phase", MAX_PHASE_CHARACTERS),
         )  # fmt: skip
-        return await self._db.write(owner, lambda: _new(session))
+        secret = _random()
+        return await self._db.write(owner, lambda: _first(session, secret))
+
+    async def secret(self, owner: str) -> bytes:
+        """From which the marks of the owner's sessions are made. The same for ever, in every process, and in no
+        export; what 0.1.0 has stored gets one when it is first asked for."""
+        if owner not in self._secrets:
+            found, made = await self._db.read(owner, lambda: _secret(owner)), _random()
+            found = found or await self._db.write(owner, lambda: _keep_secret(owner, made))
+            if len(self._secrets) >= MAX_SECRETS:
+                self._secrets.clear()
+            self._secrets[owner] = found.to_bytes(8)
+        return self._secrets[owner]
 
     async def get(self, owner: str, session_id: str) -> Session:
         return await self._db.read(owner, lambda: get_session(owner, session_id))
@@ -196,9 +240,13 @@ class Sessions:
         """The latest first, without that of single requests; `before` is the `activity` of the last one seen."""
         return await self._db.read(owner, lambda: _list(owner, limit, before))
 
-    async def search(self, owner: str, query: str, *, limit: int = 20) -> Sequence[Found]:
-        """Messages that have all the words, newest sessions first."""
-        return await self._db.read(owner, lambda: _search(self._db, owner, query, limit))
+    async def search(self, owner: str, query: str, *, limit: int = 20, seconds: float = SEARCH_SECONDS) -> SearchHits:
+        """Messages that have all the words, newest sessions first; `incomplete` says whether there may be more."""
+        return await self._db.read(owner, lambda: _search(self._db, owner, query, limit), seconds=seconds)
+
+    async def searches_all(self, owner: str) -> bool:
+        """Whether a search looks at all messages; not while the index is damaged or being rebuilt."""
+        return "search" not in self._db.damaged_indexes and not await self._db.read(owner, lambda: is_planned(owner))
 
     async def update(self, owner: str, session_id: str, **changes: Unpack[SessionChanges]) -> Session:
         """Change what is given, leave the rest."""
@@ -216,10 +264,101 @@ class Sessions:
         """A new session with the messages up to `seq`; the old one stays as it is. `name` is the new one's id; with the
         id of a session that has messages already, that one."""
         now = self._clock()
-        clean(title or "", "the title", MAX_TITLE)
-        clean(name, "the session's id", MAX_NAME)
-        return await self._db.write(owner, lambda: _branch(owner, session_id, seq, title, name, now))
+        clean(title or "", "field.title", MAX_TITLE)
+        clean(name, "field.session_id", MAX_NAME)
+        return await self._db.write(owner, lambda: _branch(self._db, owner, session_id, seq, title, name, now))
 
     async def delete(self, owner: str, session_id: str) -> None:
         """The session with its messages, turns, summary and stored layer texts. Memories stay."""
         await self._db.write(owner, lambda: _delete(self._db, owner, session_id))
+
+
+# Summaries
+
+
+def summary_of(row: Row) -> Summary:
+    values = read_row("session_summary", SUMMARY, row)
+    values[7] = tuple(values[7])
+    return Summary(*values)
+
+
+def _put_summary(
+    owner: str, session_id: str, text: str, upto_seq: int, written_by: str, memory_ids: Sequence[str], now: float,
+    done: Job | None, as_of: int | None,
+) -> Steps[Summary | None]:  # fmt: skip
+    if as_of is not None:
+        rows = yield (
+            "SELECT 1 FROM atomic_memory WHERE owner = ? AND change > ? AND state = 'forgotten' LIMIT 1",
+            (owner, as_of),
+        )
+        if rows:
+            return None
+    if done is not None:
+        yield from complete_job(done, now)
+    yield from get_session(owner, session_id)
+    number = yield from count_on(owner, "summary")
+    rows = yield (
+        "INSERT INTO session_summary (owner, session_id, version, number, text, upto_seq, written_by, created, "
+        "memory_ids) VALUES (?, ?, 1, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, session_id) DO UPDATE SET "
+        "version = session_summary.version + 1, number = excluded.number, text = excluded.text, "
+        "upto_seq = excluded.upto_seq, written_by = excluded.written_by, created = excluded.created, "
+        f"memory_ids = excluded.memory_ids RETURNING {SUMMARY}",
+        (owner, session_id, number, text, upto_seq, written_by, now, dump(list(memory_ids))),
+    )
+    return summary_of(rows[0])
+
+
+def _get_summary(owner: str, session_id: str) -> Steps[Summary]:
+    rows = yield f"SELECT {SUMMARY} FROM session_summary WHERE owner = ? AND session_id = ?", (owner, session_id)
+    if not rows:
+        raise not_found("summary.not_found", session_id)
+    return summary_of(rows[0])
+
+
+def _recent_summaries(owner: str, limit: int, without: str) -> Steps[list[Summary]]:
+    rows = yield (
+        f"SELECT {SUMMARY} FROM session_summary WHERE owner = ? AND session_id <> ? ORDER BY number DESC LIMIT ?",
+        (owner, without, limit),
+    )
+    return [summary_of(row) for row in rows]
+
+
+def _delete_summary(owner: str, session_id: str) -> Steps[None]:
+    rows = yield (
+        "DELETE FROM session_summary WHERE owner = ? AND session_id = ? RETURNING session_id",
+        (owner, session_id),
+    )
+    if not rows:
+        raise not_found("summary.not_found", session_id)
+
+
+class Summaries:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def put(
+        self, owner: str, session_id: str, text: str, *, upto_seq: int, written_by: str = "",
+        memory_ids: Sequence[str] = (), done: Job | None = None, as_of: int | None = None,
+    ) -> Summary | None:  # fmt: skip
+        """Write a session's summary; a later one takes the place of the earlier, with the next version.
+
+        `as_of` is the change number of the memories when it was begun: when a fact was forgotten since, nothing is
+        written and None comes back, since the text may still hold it.
+        """
+        now = self._clock()
+        clean(text, "field.summary")
+        return await self._db.write(
+            owner, lambda: _put_summary(owner, session_id, text, upto_seq, written_by, memory_ids, now, done, as_of)
+        )
+
+    async def get(self, owner: str, session_id: str) -> Summary:
+        return await self._db.read(owner, lambda: _get_summary(owner, session_id))
+
+    async def recent(self, owner: str, *, limit: int = 5, without: str = "") -> Sequence[Summary]:
+        """The latest written first, the session `without` left out."""
+        asked = f"summaries {limit} {without}"
+        return await self._db.read_cached(owner, asked, lambda: _recent_summaries(owner, limit, without))
+
+    async def delete(self, owner: str, session_id: str) -> None:
+        await self._db.write(owner, lambda: _delete_summary(owner, session_id))

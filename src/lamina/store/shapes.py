@@ -1,4 +1,5 @@
-"""What a value of each column must be, so that everything that reads it can: for rows that come from elsewhere.
+"""What a value of each column must be, so that everything that reads it can: for rows that come from elsewhere, and for
+those of a store, which may be damaged.
 
 A table's own rules say less (JSON is text to it, and any number is a time). Nothing here reads or writes a store.
 """
@@ -7,27 +8,37 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
-from lamina.errors import LaminaError, shown
-from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, clean
-from lamina.store.rows import parts
+from lamina.errors import LaminaError, StoreDamagedError, shown
+from lamina.records import MAX_PHASE_CHARACTERS
+from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, Row, clean, load
+from lamina.store.lock import RECOVERY
+from lamina.text.messages import Phrase
+from lamina.text.slices import SLICE_SIZE
 
 FIRST_TIME, LAST_TIME = -62_135_596_800, 253_402_300_799
 """The seconds of a calendar, from the year 1 to 9999."""
-MOST = 2**53
+MAX_EXACT_INTEGER = 2**53
+PLAIN = "text"
+"""The `content_type` of a message whose content is its text; that of all others is `json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    says: str
+    says: Phrase
     holds: Callable[[Any], bool]
+    """Of the value; where `is_json`, of what it says."""
+    is_json: bool = False
 
 
-def _json(text: object) -> Any:
+def read_json_text(text: object) -> Any:
     """The value of a JSON text; `...` stands for a text that is none."""
     try:
-        return json.loads(text, parse_constant=_none, parse_float=_finite) if isinstance(text, str) else ...
+        if not isinstance(text, str):
+            return ...
+        return _decode(text) if len(text) <= SLICE_SIZE else load(text)
     except (ValueError, RecursionError):
         return ...
 
@@ -43,25 +54,28 @@ def _finite(text: str) -> float:
     return number
 
 
+_decode = json.JSONDecoder(parse_constant=_none, parse_float=_finite).decode
+
+
 def _texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[object]", value))
 
 
 def _is_number(value: object) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool) and -MOST < value < MOST
+    whole = isinstance(value, int) and not isinstance(value, bool) and -MAX_EXACT_INTEGER < value < MAX_EXACT_INTEGER
     return whole or (isinstance(value, float) and math.isfinite(value))
 
 
 def _whole(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < MAX_EXACT_INTEGER
 
 
 def _one_of(*names: str) -> Shape:
-    return Shape(f"one of {', '.join(names)}", lambda value: value in names)
+    return Shape(Phrase("shape.one_of", names=[*names]), lambda value: value in names)
 
 
 def _text(most: int) -> Shape:
-    return Shape(f"text of at most {most:,} characters", lambda value: isinstance(value, str) and len(value) <= most)
+    return Shape(Phrase("shape.short_text", most=most), lambda value: isinstance(value, str) and len(value) <= most)
 
 
 def _list_of(value: Any, *holds: Callable[[Any], bool]) -> bool:
@@ -84,7 +98,7 @@ def _up_to(most: float) -> Callable[[Any], bool]:
 
 def _taught(value: Any) -> bool:
     """What was estimated and what was reported, of whole requests: both or none, and one a measure for the other."""
-    amount = _up_to(MOST)
+    amount = _up_to(MAX_EXACT_INTEGER)
     if not _list_of(value, amount, amount):
         return False
     estimated, reported = cast("list[float]", value)
@@ -106,6 +120,11 @@ def _open(value: Any) -> bool:
     return numbers and all(_is_text(found.get(name)) for name in ("turn", "lang"))
 
 
+def _delivered(value: Any) -> bool:
+    """A message of the Telegram bot: its number, the answer in it and the seq of its question, which 0.1.0 left out."""
+    return _list_of(value, _whole, _is_text, _whole) or _list_of(value, _whole, _is_text)
+
+
 RUNTIME: Mapping[str, Callable[[Any], bool]] = {
     "compactions": lambda value: _each(value, _folded),
     "counted": _taught,
@@ -113,7 +132,8 @@ RUNTIME: Mapping[str, Callable[[Any], bool]] = {
     "use": lambda value: value is None or _up_to(2.0)(value),
     "telegram_starts": lambda value: _each(value, _whole),
     "telegram_listed": lambda value: _each(value, _is_text),
-    "telegram_answers": lambda value: _each(value, lambda row: _list_of(row, _whole, _is_text)),
+    "telegram_answers": lambda value: _each(value, _delivered),
+    "telegram_up_to": lambda value: value is None or _whole(value),
     "telegram_open": lambda value: value is None or _open(value),
 }
 """What is kept of a session between two turns."""
@@ -132,6 +152,8 @@ INJECTION: Mapping[str, Callable[[Any], bool]] = {
     "turn": _whole, "level": lambda value: value in (0, 25, 50, 75), "workspace": _is_text, "model": _is_text,
     "seen": lambda value: isinstance(value, dict) and all(map(_seen, cast("dict[str, Any]", value).values())),
     "noted": lambda value: _each(value, lambda name: name in ("compaction", "resume")),
+    "kept": lambda value: _each(value, lambda row: _list_of(row, _is_text, _is_text, _is_text)),
+    "warned": lambda value: isinstance(value, bool),
 }  # fmt: skip
 
 
@@ -141,7 +163,8 @@ def _is_owner(value: Any) -> bool:
 
 def _row(value: Any) -> bool:
     """A segment of a stored request: its nine fields, and the hash of its text."""
-    return _list_of(value, _is_text, _is_text, _is_text, _is_owner, _is_text, _whole, *[_is_text] * 4)
+    texts = [_is_text] * 2
+    return _list_of(value, *texts, _is_text, _is_owner, _is_text, _whole, *texts, Phrase.is_json, _is_text)
 
 
 def _request(value: Any) -> bool:
@@ -150,7 +173,7 @@ def _request(value: Any) -> bool:
         "tokens": _whole, "budget": _is_number, "counter": _is_text, "grammar": _is_text, "layout": _is_text,
         "dropped": lambda found: _fields(found, {"count": _whole, "tokens": _whole}),
     }  # fmt: skip
-    return _fields(value, rows)
+    return _fields(value, rows) and _each(value.get("triggers", []), _is_text)
 
 
 RECEIPT: Mapping[str, Callable[[Any], bool]] = {
@@ -173,30 +196,31 @@ def holds_all(value: object, known: Mapping[str, Callable[[Any], bool]]) -> bool
 
 
 def _with(known: Mapping[str, Callable[[Any], bool]]) -> Shape:
-    return Shape("an object as JSON with what lamina keeps there", lambda value: holds_all(_json(value), known))
+    return Shape(Phrase("shape.known_object"), lambda value: holds_all(value, known), is_json=True)
 
 
-TEXT = Shape("text", lambda value: isinstance(value, str))
-OBJECT = Shape("an object as JSON", lambda value: isinstance(_json(value), dict))
-TEXTS = Shape("a list of texts as JSON", lambda value: _texts(_json(value)))
-JSON_TEXT = Shape("a text as JSON", lambda value: isinstance(_json(value), str))
-JSON = Shape("JSON", lambda value: _json(value) is not ...)
-TIME = Shape("a time of the calendar", lambda value: _is_number(value) and FIRST_TIME <= value <= LAST_TIME)
-COUNT = Shape("a whole number from 0 on", _whole)
-TRIES = Shape("a whole number from 0 to 1,000,000", lambda value: _whole(value) and value <= 1_000_000)
-WHOLE = Shape("a whole number", lambda value: _whole(value, 1 - MOST))
-FLAG = Shape("0 or 1", lambda value: _whole(value) and value in (0, 1))
-SHARE = Shape("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
+TEXT = Shape(Phrase("shape.text"), lambda value: isinstance(value, str))
+OBJECT = Shape(Phrase("shape.object"), lambda value: isinstance(value, dict), is_json=True)
+TEXTS = Shape(Phrase("shape.texts"), _texts, is_json=True)
+JSON_TEXT = Shape(Phrase("shape.json_text"), _is_text, is_json=True)
+JSON = Shape(Phrase("shape.json"), lambda value: value is not ..., is_json=True)
+TIME = Shape(Phrase("shape.time"), lambda value: _is_number(value) and FIRST_TIME <= value <= LAST_TIME)
+COUNT = Shape(Phrase("shape.count"), _whole)
+TRIES = Shape(Phrase("shape.tries"), lambda value: _whole(value) and value <= 1_000_000)
+WHOLE = Shape(Phrase("shape.whole"), lambda value: _whole(value, 1 - MAX_EXACT_INTEGER))
+FLAG = Shape(Phrase("shape.flag"), lambda value: _whole(value) and value in (0, 1))
+SHARE = Shape(Phrase("shape.share"), lambda value: _is_number(value) and 0 <= value <= 1)
 
 ANYWHERE = {
     **dict.fromkeys(("meta", "injection", "runtime", "usage", "receipt", "payload", "extra"), OBJECT),
     **dict.fromkeys(("memory_ids", "supported_apps"), TEXTS),
     **dict.fromkeys(
-        ("created", "updated", "ended", "finished", "begun", "happened", "lease_until", "run_after"), TIME,
+        ("created", "updated", "ended", "finished", "begun", "happened", "lease_until", "run_after", "expires",
+         "revoked", "used"), TIME,
     ),
     **dict.fromkeys(
         ("last_seq", "activity", "parent_seq", "seq", "collected", "tokens", "user_seq", "answer_seq", "n", "change",
-         "version", "number", "upto_seq"), COUNT,
+         "version", "number", "upto_seq", "rate"), COUNT,
     ),
     **dict.fromkeys(("priority", "sort"), WHOLE),
     **dict.fromkeys(("is_collected", "pinned", "is_skill", "enabled"), FLAG),
@@ -206,6 +230,7 @@ ANYWHERE = {
          "name"), _text(MAX_NAME),
     ),
     "title": _text(MAX_TITLE),
+    "phase": _text(MAX_PHASE_CHARACTERS),
     "importance": SHARE,
     "attempts": TRIES,
     "content": JSON,
@@ -213,6 +238,7 @@ ANYWHERE = {
 ANSWERED = _one_of("streaming", "complete", "interrupted", "failed")
 PLACES = {
     ("conversation", "state"): ANSWERED,
+    ("conversation", "content_type"): _one_of(PLAIN, "json"),
     ("turn", "state"): ANSWERED,
     ("turn", "usage"): _with(USAGE),
     ("turn", "receipt"): _with(RECEIPT),
@@ -227,24 +253,66 @@ PLACES = {
     ("outbox", "state"): _one_of("waiting", "leased", "done", "parked"),
     ("owner_counter", "value"): COUNT,
 }
-NULL = ("ended", "finished", "begun", "happened", "key")
+NULL = ("ended", "finished", "begun", "happened", "key", "expires", "revoked", "used")
 """Columns that may be empty."""
 
 
-def fault(table: str, row: Mapping[str, Any]) -> str:
-    """What is wrong with a row, beginning with the column; empty when nothing is."""
+def _shape(table: str, name: str) -> Shape:
+    return PLACES.get((table, name)) or ANYWHERE.get(name, TEXT)
+
+
+# Rows of a store
+
+
+@cache
+def _columns(table: str, columns: str) -> tuple[tuple[str, Shape], ...]:
+    def shape_of(name: str) -> Shape:
+        return TEXT if (table, name) == ("conversation", "content") else _shape(table, name)  # its type says more
+
+    return tuple((name, shape_of(name)) for name in columns.split(", "))
+
+
+def read_row(table: str, columns: str, row: Row) -> list[Any]:
+    """The values of a row, with JSON as what it says. Each has the shape that its readers count on: a row of any other
+    is damaged."""
+    values: list[Any] = []
+    for value, (name, shape) in zip(row, _columns(table, columns), strict=True):
+        found = read_json_text(value) if shape.is_json else value
+        if not shape.holds(found) and not (value is None and name in NULL):
+            raise damaged_row(table, Phrase("row.wrong_type", column=name, expected=shape.says))
+        values.append(found)
+    return values
+
+
+def damaged_row(table: str, why: Phrase) -> StoreDamagedError:
+    return StoreDamagedError("store.damaged_row", table=table, why=why, hint=RECOVERY)
+
+
+def is_note(value: Any) -> bool:
+    """What lamina notes of a tool's result."""
+    return _fields(value, {"tool": _is_text, "hints": lambda value: _each(value, _is_hint)})
+
+
+def _is_hint(value: Any) -> bool:
+    return _list_of(
+        value, _is_text, _is_text, lambda pairs: _each(pairs, lambda pair: _list_of(pair, _is_text, _is_text))
+    )
+
+
+# Rows from elsewhere
+
+
+def find_fault(table: str, row: Mapping[str, Any]) -> Phrase | None:
+    """What is wrong with a row; None when nothing is."""
     for name, value in row.items():
-        shape = PLACES.get((table, name)) or ANYWHERE.get(name, TEXT)
-        if not (value is None and name in NULL) and not shape.holds(value):
-            return f"{name} is {shown(value)}, not {shape.says}"
+        is_plain = name == "content" and row.get("content_type") == PLAIN
+        shape = TEXT if is_plain else _shape(table, name)
+        holds = shape.holds(read_json_text(value) if shape.is_json else value)
+        if not holds and not (value is None and name in NULL):
+            return Phrase("row.wrong_value", column=name, value=shown(value), expected=shape.says)
         if isinstance(value, str):
             try:
                 clean(value, name)
             except LaminaError as error:
-                return error.message
-    if table == "conversation":
-        try:
-            parts({**_json(row["extra"]), "role": row["role"], "content": _json(row["content"])})
-        except LaminaError as error:
-            return f"content, role or extra cannot be used: {error.message}"
-    return ""
+                return error.phrase
+    return None

@@ -1,27 +1,28 @@
 """The store as the rest of lamina sees it: groups of methods over one database, and the one way to open it."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from os import PathLike, fspath
 
-from lamina.errors import StoreError
+from lamina.errors import StoreError, shown
 from lamina.store.database import Clock, Database
-from lamina.store.history import History
 from lamina.store.jobs import Jobs
 from lamina.store.keys import Keys
 from lamina.store.maintenance import Maintenance
 from lamina.store.memories import Memories
+from lamina.store.messages import History
 from lamina.store.overview import Overview
-from lamina.store.sessions import Sessions
+from lamina.store.search import Indexes
+from lamina.store.sessions import Sessions, Summaries
 from lamina.store.sqlite import open_sqlite
-from lamina.store.summaries import Profile, Summaries
-from lamina.store.templates import Templates
+from lamina.store.templates import Profile, Templates
 from lamina.store.turns import Turns
 
 
 class Store:
-    """Everything that is kept. The first argument of each method is the owner; nobody sees another's rows."""
+    """Everything that is stored. The first argument of each method is the owner; no owner sees another's rows."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self.db = db
@@ -34,7 +35,8 @@ class Store:
         self.templates = Templates(db, clock)
         self.jobs = Jobs(db, clock)
         self.keys = Keys(db, clock)
-        self.maintenance = Maintenance(db, clock)
+        self.indexes = Indexes(db, clock)
+        self.maintenance = Maintenance(db, clock, self.indexes)
         self.overview = Overview(db, clock)
 
     @property
@@ -44,11 +46,11 @@ class Store:
 
     @property
     def alone(self) -> bool:
-        """Whether this process is the only one: then every open turn it finds at its start is nobody's."""
+        """Whether this process is the only one: then no other one answers the open turns that it finds at its start."""
         return self.db.dialect.name == "sqlite"
 
 
-def _as_there(clock: Clock, skew: float) -> Clock:
+def _shift_clock(clock: Clock, skew: float) -> Clock:
     """The time that all processes of a store agree on: a lease that one writes, another reads."""
     return lambda: clock() + skew
 
@@ -64,17 +66,32 @@ async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) ->
         try:
             from lamina.store.postgres import open_postgres  # noqa: PLC0415 -- asyncpg is an extra
         except ModuleNotFoundError as error:
-            raise StoreError("asyncpg is not installed", hint="pip install 'lamina[postgres]'") from error
+            raise StoreError("postgres.not_installed") from error
         db, before = await open_postgres(where, clock)
-        clock = _as_there(clock, db.skew)
+        clock = _shift_clock(clock, db.skew)
     elif "://" in where and not where.startswith("sqlite:///"):
-        raise StoreError(f"no store speaks {where.partition('://')[0]!r}", hint="a path, sqlite:/// or postgresql://")
+        raise StoreError("store.unknown_scheme", scheme=shown(where.partition("://")[0]))
     else:
         db, before = await open_sqlite(where.removeprefix("sqlite:///"), clock)
     try:
         store = Store(db, clock)
-        if before == 1:
+        if before == 1 and not store.alone:
             await store.maintenance.reindex()  # version 2 brought message search
-        yield store
+        async with _keep_complete(store):
+            yield store
     finally:
         await db.close()
+
+
+@asynccontextmanager
+async def _keep_complete(store: Store) -> AsyncGenerator[None, None]:
+    """What is derived is completed and repaired in the background, for as long as the store is open."""
+    with suppress(StoreError):  # every use of the store says so
+        await store.indexes.prepare()
+    task = asyncio.create_task(store.indexes.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,6 +1,7 @@
-"""Prompt templates and skills, by scenario. What is in them is data; nobody here fills in their slots."""
+"""Prompt templates and skills by scenario, and the owner's profile: named values that outlive every session. What is in
+them is data; nothing here fills in their slots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from lamina.store.database import (
     count_on,
     dump,
     insert,
-    load,
-    missing,
     new_id,
+    not_found,
 )
+from lamina.store.shapes import read_row
+from lamina.text.messages import Phrase
 
 COLUMNS = (
     "template_id, name, content, scenario, is_skill, supported_apps, enabled, priority, sort, description, source, "
@@ -27,8 +29,8 @@ COLUMNS = (
 
 
 def template_of(row: Row) -> Template:
-    values = list(row)
-    values[4], values[5], values[6] = bool(values[4]), tuple(load(values[5])), bool(values[6])
+    values = read_row("prompt_template", COLUMNS, row)
+    values[4], values[5], values[6] = bool(values[4]), tuple(values[5]), bool(values[6])
     return Template(*values)
 
 
@@ -54,7 +56,7 @@ def _put_all(owner: str, templates: Sequence[Template]) -> Steps[list[Template]]
 def _get(owner: str, template_id: str) -> Steps[Template]:
     rows = yield f"SELECT {COLUMNS} FROM prompt_template WHERE owner = ? AND template_id = ?", (owner, template_id)
     if not rows:
-        raise missing("template", template_id)
+        raise not_found("template.not_found", template_id)
     return template_of(rows[0])
 
 
@@ -77,7 +79,7 @@ def _delete(owner: str, template_id: str) -> Steps[None]:
         (owner, template_id),
     )
     if not rows:
-        raise missing("template", template_id)
+        raise not_found("template.not_found", template_id)
 
 
 class Templates:
@@ -94,9 +96,9 @@ class Templates:
         now = self._clock()
         for template in templates:
             for name in ("template_id", "name", "scenario"):
-                clean(getattr(template, name), f"the template's {name}", MAX_NAME)
+                clean(getattr(template, name), Phrase("field.of_template", name=name), MAX_NAME)
             for name in ("content", "description", "source"):
-                clean(getattr(template, name), f"the template's {name}")
+                clean(getattr(template, name), Phrase("field.of_template", name=name))
         kept = [replace(t, template_id=t.template_id or new_id(), created=now, updated=now) for t in templates]
         return await self._db.write(owner, lambda: _put_all(owner, kept))
 
@@ -109,7 +111,7 @@ class Templates:
     ) -> Sequence[Template]:  # fmt: skip
         """By priority, the highest first, then by `sort`. With `app`, those that support it, in any case of letters."""
         asked = f"templates {scenario} {is_skill} {enabled}"
-        found = await self._db.seldom(owner, asked, lambda: _list(owner, scenario, is_skill, enabled))
+        found = await self._db.read_cached(owner, asked, lambda: _list(owner, scenario, is_skill, enabled))
         if app is None:
             return found
         host = app.casefold()
@@ -117,3 +119,44 @@ class Templates:
 
     async def delete(self, owner: str, template_id: str) -> None:
         await self._db.write(owner, lambda: _delete(owner, template_id))
+
+
+# The profile
+
+
+def _profile(owner: str) -> Steps[dict[str, Any]]:
+    rows = yield "SELECT name, value FROM user_profile WHERE owner = ? ORDER BY name", (owner,)
+    return dict(read_row("user_profile", "name, value", row) for row in rows)
+
+
+def _set(owner: str, values: Mapping[str, Any], now: float) -> Steps[None]:
+    yield from count_on(owner, "profile")
+    for name, value in values.items():
+        yield (
+            "INSERT INTO user_profile (owner, name, value, updated) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (owner, name) DO UPDATE SET value = excluded.value, updated = excluded.updated",
+            (owner, clean(name, "field.name", MAX_NAME), dump(value), now),
+        )
+
+
+def _unset(owner: str, name: str) -> Steps[None]:
+    rows = yield "DELETE FROM user_profile WHERE owner = ? AND name = ? RETURNING name", (owner, name)
+    if not rows:
+        raise not_found("profile.not_found", name)
+
+
+class Profile:
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    async def get(self, owner: str) -> Mapping[str, Any]:
+        """All named values, by name."""
+        return await self._db.read_cached(owner, "profile", lambda: _profile(owner))
+
+    async def set(self, owner: str, values: Mapping[str, Any]) -> None:
+        now = self._clock()
+        await self._db.write(owner, lambda: _set(owner, values, now))
+
+    async def delete(self, owner: str, name: str) -> None:
+        await self._db.write(owner, lambda: _unset(owner, name))

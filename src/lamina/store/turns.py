@@ -1,74 +1,129 @@
 """Turns: the question is stored before anything is sent, chunks before they are shown, the answer in one transaction.
 
-A turn that nobody answers any more (its lease has run out) is ended by `recover`, with what it had so far.
+A turn that is no longer answered (its lease has run out) is ended by `recover`, with what it had so far.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lamina.apart import run_apart
 from lamina.errors import LeaseError, MessageError, NotFoundError, shown
 from lamina.records import FinalState, NewJob, Sent, TurnRecord
-from lamina.store.database import (
-    MAX_NAME,
-    Clock,
-    Database,
-    Row,
-    Steps,
-    clean,
-    count_on,
-    dump,
-    insert,
-    load,
-    missing,
-    new_id,
-)
+from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, dump, insert, load, new_id, not_found
 from lamina.store.jobs import add_jobs
-from lamina.store.receipts import Written, put_receipt, whole_receipts, written
-from lamina.store.rows import Placed, parts, put_messages, put_words, text_in
-from lamina.types import AnyMessage
+from lamina.store.messages import (
+    Placed,
+    check_messages,
+    put_messages,
+    put_words,
+    read_content,
+    read_texts,
+    split_message,
+    take_numbers,
+    text_in,
+)
+from lamina.store.shapes import RECEIPT, holds_all, read_row
+from lamina.text.slices import read_json
+from lamina.types import AnyMessage, text_hash
 
 COLUMNS = (
     "owner, turn_id, session_id, key, state, user_message_id, user_seq, answer_message_id, answer_seq, usage, receipt, "
     "error, created, finished, lease_until, begun"
 )
-WITHOUT = COLUMNS.replace("usage, receipt", "'{}', '{}'")
-"""Of a turn that is just being written to: whoever does knows its usage and receipt, and a receipt is large."""
+LIGHT_COLUMNS = COLUMNS.replace("usage, receipt", "'{}', '{}'")
+"""Of a turn that is being written to: the writer knows its usage and receipt, and a receipt is large."""
 LEASE = 60.0
-LOOKED_AT = 1_000
+MAX_SEARCHED_MESSAGES = 1_000
 """Of the newest messages, for calls that wait for their results."""
-AT_ONCE = 1_000
+RECOVERY_BATCH = 1_000
 RUNNING = "AND state = 'streaming' "
-RECOVERED = "the process that answered ended before the answer was whole"
-LOST = (RECOVERED, "ended by recovery: nobody answered it any more")
-"""How a turn says that it was ended by recovery; in older stores with the second."""
+LOST = "turn.lost"
+"""The error of a turn that was ended by recovery."""
+PIECE_CHARACTERS, MAX_ROW_CHARACTERS = 32_768, 65_536
+"""A receipt that is longer than a row may be is stored in pieces among the layer texts: SQLite reads the whole row of a
+turn, or of its neighbour, whenever it looks for one."""
+SEGMENT_CHARACTERS = 200
+"""About how long the JSON of one segment is."""
+PIECES = "pieces"
+
+
+# Receipts
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRows:
+    """A receipt and its texts as they are put into rows; made before the transaction, which holds up everybody."""
+
+    receipt: str | None
+    """None leaves the one that is there."""
+    texts: Sequence[tuple[str, str]]
+
+
+def receipt_size(receipt: Mapping[str, Any] | None, texts: Mapping[str, str] | None) -> int:
+    """About how many characters are written; there may be very many segments, so their fields are not counted."""
+    segments = sum(len(request["segments"]) for request in (receipt or {}).get("requests", ()))
+    return SEGMENT_CHARACTERS * segments + sum(map(len, (texts or {}).values()))
+
+
+def receipt_rows(receipt: Mapping[str, Any] | None, texts: Mapping[str, str] | None) -> ReceiptRows:
+    for name, text in (texts or {}).items():
+        if name != text_hash(text):
+            raise MessageError("text.wrong_hash", name=shown(name))
+    rows = {name: dump(text) for name, text in (texts or {}).items()}
+    whole = None if receipt is None else dump(receipt)
+    if whole is not None and len(whole) > MAX_ROW_CHARACTERS:
+        pieces = [whole[at : at + PIECE_CHARACTERS] for at in range(0, len(whole), PIECE_CHARACTERS)]
+        names = [text_hash(piece) for piece in pieces]
+        rows |= {name: dump(piece) for name, piece in zip(names, pieces, strict=True)}
+        whole = dump({PIECES: names})
+    return ReceiptRows(whole, sorted(rows.items()))
+
+
+def put_receipt(owner: str, turn_id: str, made: ReceiptRows) -> Steps[None]:
+    """The texts, each once for an owner, that this turn needs them, and the receipt."""
+    rows = [(owner, name, text) for name, text in made.texts]
+    yield from insert("layer_text", "owner, hash, text", rows, "ON CONFLICT DO NOTHING")
+    links = [(owner, turn_id, name) for name, _ in made.texts]
+    yield from insert("turn_text", "owner, turn_id, hash", links, "ON CONFLICT DO NOTHING")
+    if made.receipt is not None:
+        yield "UPDATE turn SET receipt = ? WHERE owner = ? AND turn_id = ?", (made.receipt, owner, turn_id)
+
+
+def join_receipts(turns: Sequence[TurnRecord]) -> Steps[list[TurnRecord]]:
+    """The turns of one owner with their receipts put together again. An incomplete one is left out."""
+    names = list(dict.fromkeys(name for turn in turns for name in _pieces(turn)))
+    texts = (yield from read_texts(turns[0].owner, names)) if names else {}
+    return [replace(turn, receipt=_join_pieces(_pieces(turn), texts)) if _pieces(turn) else turn for turn in turns]
+
+
+def _pieces(turn: TurnRecord) -> Sequence[str]:
+    return turn.receipt.get(PIECES, ())
+
+
+def _join_pieces(names: Sequence[str], texts: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        found = read_json("".join(texts.get(name, "") for name in names))
+    except (ValueError, RecursionError):
+        return {}
+    return found if holds_all(found, RECEIPT) else {}
+
+
+# Turns
 
 
 def turn_of(row: Row) -> TurnRecord:
-    values = list(row)
-    values[3], values[9], values[10] = values[3] or "", load(values[9]), load(values[10])
+    values = read_row("turn", COLUMNS, row)
+    values[3] = values[3] or ""
     return TurnRecord(*values)
 
 
 def get_turn(owner: str, turn_id: str) -> Steps[TurnRecord]:
     rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     if not rows:
-        raise missing("turn", turn_id)
-    (turn,) = yield from whole_receipts([turn_of(rows[0])])
+        raise not_found("turn.not_found", turn_id)
+    (turn,) = yield from join_receipts([turn_of(rows[0])])
     return turn
-
-
-def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
-    """The session's next numbers; returns the first. The row stays locked until the transaction ends."""
-    activity = yield from count_on(owner, "activity")
-    rows = yield (
-        "UPDATE chat_session SET last_seq = last_seq + ?, updated = ?, activity = ? WHERE owner = ? AND session_id = ? "
-        "RETURNING last_seq",
-        (count, now, activity, owner, session_id),
-    )
-    if not rows:
-        raise missing("session", session_id)
-    return int(rows[0][0]) - count + 1
 
 
 def _begin(
@@ -78,7 +133,7 @@ def _begin(
     if key:
         rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND key = ?", (owner, key)
         if rows:
-            (turn,) = yield from whole_receipts([turn_of(rows[0])])
+            (turn,) = yield from join_receipts([turn_of(rows[0])])
             return replace(_of_session(turn, session_id), repeated=True)
     seq = yield from take_numbers(owner, session_id, 2 + len(more), now)
     last = seq + 1 + len(more)
@@ -105,65 +160,63 @@ def _begin(
 
 def _check_results(owner: str, session_id: str, messages: Sequence[AnyMessage]) -> Steps[None]:
     """Results that come from outside answer calls that wait for them. Those of a turn from which nothing came wait
-    again: whoever is told to ask once more sends them once more."""
+    again: a client that is told to ask again sends them again."""
     given = [str(message.get("tool_call_id", "")) for message in messages if message["role"] == "tool"]
     if not given:
         return
     rows = yield (
-        "SELECT role, extra, turn_id, state, content FROM conversation WHERE owner = ? AND session_id = ? "
-        "ORDER BY seq DESC LIMIT ?",
-        (owner, session_id, LOOKED_AT),
+        "SELECT role, extra, turn_id, state, content, content_type FROM conversation "
+        "WHERE owner = ? AND session_id = ? ORDER BY seq DESC LIMIT ?",
+        (owner, session_id, MAX_SEARCHED_MESSAGES),
     )
     waiting: set[str] = set()
     taken: dict[str, set[str]] = {}
-    for role, extra, turn_id, state, content in reversed(rows):
+    for role, extra, turn_id, state, *content in reversed(rows):
         kept = load(extra)
         if role == "tool":
             name = str(kept.get("tool_call_id"))
             taken.setdefault(turn_id, set()).update({name} & waiting)
             waiting.discard(name)
-        elif role == "assistant" and state in ("failed", "interrupted") and not (load(content) or kept):
+        elif role == "assistant" and state in ("failed", "interrupted") and not (read_content(*content) or kept):
             waiting |= taken.get(turn_id, set())
         else:
             waiting = {str(call["id"]) for call in kept.get("tool_calls") or ()} if role == "assistant" else set()
     for name in given:
         if name not in waiting:
-            raise MessageError(
-                f"no call waits for the result {shown(name)}", hint="send the results of the last answer's calls, once"
-            )
+            raise MessageError("turn.unexpected_result", name=shown(name))
         waiting.discard(name)
 
 
 def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
     if turn.session_id != session_id:
-        raise MessageError(
-            f"the key {shown(turn.key)} was used for a turn of another session", hint="take a new key for a new turn"
-        )
+        raise MessageError("turn.key_used", key=shown(turn.key))
     return turn
 
 
 def _hold(
-    owner: str, turn_id: str, until: float, begun: float | None = None, sent: Written | None = None
+    owner: str, turn_id: str, until: float, begun: float | None = None, sent: ReceiptRows | None = None
 ) -> Steps[TurnRecord]:
     """Renew the lease of a turn that still streams, and keep what it has sent; this also locks its row."""
     rows = yield (
         "UPDATE turn SET lease_until = ?, begun = COALESCE(begun, ?) "
-        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {WITHOUT}",
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {LIGHT_COLUMNS}",
         (until, begun, owner, turn_id),
     )
     if not rows:
         turn = yield from get_turn(owner, turn_id)
-        raise _ended(turn)
+        raise _ended_error(turn)
     if sent:
         yield from put_receipt(owner, turn_id, sent)
     return turn_of(rows[0])
 
 
-def _ended(turn: TurnRecord) -> LeaseError:
-    return LeaseError(f"turn {turn.turn_id!r} has already ended: {turn.state}", hint="begin a new turn")
+def _ended_error(turn: TurnRecord) -> LeaseError:
+    return LeaseError("turn.already_ended", name=shown(turn.turn_id), state=turn.state)
 
 
-def _chunk(owner: str, turn_id: str, n: int, text: str, now: float, until: float, sent: Written | None) -> Steps[None]:
+def _chunk(
+    owner: str, turn_id: str, n: int, text: str, now: float, until: float, sent: ReceiptRows | None
+) -> Steps[None]:
     yield from _hold(owner, turn_id, until, now, sent)
     yield from insert("chunk", "owner, turn_id, n, text", [(owner, turn_id, n, dump(text))], "ON CONFLICT DO NOTHING")
 
@@ -177,12 +230,12 @@ def _chunks(owner: str, turn_id: str, after: int = -1) -> Steps[list[tuple[int, 
             after,
         ),
     )
-    return [(int(row[0]), load(row[1])) for row in rows]
+    return [(n, text) for n, text in (read_row("chunk", "n, text", row) for row in rows)]
 
 
 def _add(
     db: Database, owner: str, turn_id: str, messages: Sequence[AnyMessage], folded: bool, now: float, until: float,
-    sent: Written | None,
+    sent: ReceiptRows | None,
 ) -> Steps[list[str]]:  # fmt: skip
     """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
     turn = yield from _hold(owner, turn_id, until, now, sent)
@@ -203,27 +256,27 @@ def _add(
 
 def _finish(
     db: Database, owner: str, turn_id: str, state: FinalState, answer: AnyMessage | None, values: Mapping[str, Any],
-    made: Written, session: Mapping[str, Any], jobs: Sequence[NewJob], tokens: int, now: float,
+    made: ReceiptRows, session: Mapping[str, Any], jobs: Sequence[NewJob], tokens: int, now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
     rows = yield (
         f"UPDATE turn SET state = ?, {', '.join(f'{name} = ?' for name in values)}, finished = ? "
-        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {WITHOUT}",
+        f"WHERE owner = ? AND turn_id = ? AND state = 'streaming' RETURNING {LIGHT_COLUMNS}",
         (state, *values.values(), now, owner, turn_id),
     )
     if not rows:
         turn = yield from get_turn(owner, turn_id)
-        if turn.state != state or turn.error in LOST:
-            raise _ended(turn)
+        if turn.state != state or turn.error == LOST:
+            raise _ended_error(turn)
         return replace(turn, repeated=True)
     turn = turn_of(rows[0])
     if answer is None:
         kept = yield from _chunks(owner, turn_id)
         answer = {"role": "assistant", "content": "".join(text for _, text in kept)}
-    _, content, extra = parts(answer)
+    _, content, content_type, extra = split_message(answer)
     yield (
-        "UPDATE conversation SET content = ?, extra = ?, state = ?, tokens = ? "
+        "UPDATE conversation SET content = ?, content_type = ?, extra = ?, state = ?, tokens = ? "
         "WHERE owner = ? AND session_id = ? AND seq = ?",
-        (content, extra, state, tokens, owner, turn.session_id, turn.answer_seq),
+        (content, content_type, extra, state, tokens, owner, turn.session_id, turn.answer_seq),
     )
     yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
     yield from put_words(db, owner, turn.session_id, [(turn.answer_seq, text_in(answer.get("content")))])
@@ -235,9 +288,9 @@ def _finish(
 
 def _record(
     db: Database, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, key: str,
-    made: Written, jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
+    made: ReceiptRows, jobs: Callable[[TurnRecord], Sequence[NewJob]], now: float,
 ) -> Steps[TurnRecord]:  # fmt: skip
-    """Question and answer at once. A turn of that key which nobody finished is finished by this."""
+    """Question and answer at once. An unfinished turn of that key is finished by this."""
     turn = yield from _begin(db, owner, session_id, question, key, now, LEASE, 0)
     if turn.repeated and turn.state == "complete":
         return turn
@@ -259,7 +312,8 @@ def change_session(owner: str, session_id: str, changes: Mapping[str, Any], now:
         (*values.values(), owner, session_id),
     )
     if "runtime" in changes:
-        merged = dump({**load(rows[0][0]), **changes["runtime"]})
+        (kept,) = read_row("chat_session", "runtime", rows[0])
+        merged = dump({**kept, **changes["runtime"]})
         yield "UPDATE chat_session SET runtime = ? WHERE owner = ? AND session_id = ?", (merged, owner, session_id)
 
 
@@ -269,7 +323,7 @@ def _list(owner: str, session_id: str, before: int | None, limit: int | None, ru
         f"{RUNNING if running else ''}ORDER BY user_seq DESC LIMIT ?",
         (owner, session_id, 2**62 if before is None else before, 2**62 if limit is None else limit),
     )
-    return (yield from whole_receipts([turn_of(row) for row in reversed(rows)]))
+    return (yield from join_receipts([turn_of(row) for row in reversed(rows)]))
 
 
 def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
@@ -280,8 +334,10 @@ def _open(before: float, limit: int) -> Steps[list[tuple[str, str]]]:
     return [(row[0], row[1]) for row in rows]
 
 
-def _kept(sent: Sent | None) -> Written | None:
-    return written(sent.receipt, sent.texts) if sent else None
+async def _sent_rows(sent: Sent | None) -> ReceiptRows | None:
+    if sent is None:
+        return None
+    return await run_apart(receipt_size(sent.receipt, sent.texts), receipt_rows, sent.receipt, sent.texts)
 
 
 class Turns:
@@ -303,9 +359,8 @@ class Turns:
         """Store the question, with whatever else comes with it, and a place for the answer. The same key again gives
         the same turn, `repeated`."""
         now = self._clock()
-        clean(key, "the key", MAX_NAME)
-        for one in (message, *more):
-            parts(one)
+        clean(key, "field.key", MAX_NAME)
+        await check_messages([message, *more])
         return await self._db.write(
             owner, lambda: _begin(self._db, owner, session_id, message, key, now, lease, tokens, more)
         )
@@ -317,10 +372,9 @@ class Turns:
     ) -> TurnRecord:  # fmt: skip
         """A turn that was answered elsewhere, in one transaction; the same key again stores it only once."""
         now = self._clock()
-        clean(key, "the key")
-        parts(question)
-        parts(answer)
-        made = written(receipt or {}, texts)
+        clean(key, "field.key")
+        await check_messages([question, answer])
+        made = await run_apart(receipt_size(receipt, texts), receipt_rows, receipt or {}, texts)
         turn = await self._db.write(
             owner,
             lambda: _record(
@@ -337,7 +391,7 @@ class Turns:
         Here and below, `sent` is what the turn has sent so far: kept from then on, however the turn ends.
         """
         now = self._clock()
-        kept = _kept(sent)
+        kept = await _sent_rows(sent)
         await self._db.write(owner, lambda: _chunk(owner, turn_id, n, text, now, now + lease, kept))
 
     async def chunks(self, owner: str, turn_id: str, *, after: int = -1) -> Sequence[tuple[int, str]]:
@@ -353,16 +407,15 @@ class Turns:
         `folded` says that the chunks so far are in these messages, as the text beside a tool call is; they go.
         """
         now = self._clock()
-        for message in messages:
-            parts(message)
-        kept = _kept(sent)
+        await check_messages(messages)
+        kept = await _sent_rows(sent)
         return await self._db.write(
             owner, lambda: _add(self._db, owner, turn_id, messages, folded, now, now + lease, kept)
         )
 
     async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None:
         until = self._clock() + lease
-        kept = _kept(sent)
+        kept = await _sent_rows(sent)
         await self._db.write(owner, lambda: _hold(owner, turn_id, until, sent=kept))
 
     async def finish(
@@ -374,10 +427,10 @@ class Turns:
         """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it,
         and without a receipt the one that is kept already."""
         now = self._clock()
-        values = {"usage": dump(usage or {}), "error": clean(error, "the error")}
+        values = {"usage": dump(usage or {}), "error": clean(error, "field.error")}
         given = {"injection": injection, "runtime": runtime}
         session = {name: value for name, value in given.items() if value is not None}
-        made = written(receipt, texts)
+        made = await run_apart(receipt_size(receipt, texts), receipt_rows, receipt, texts)
         turn = await self._db.write(
             owner,
             lambda: _finish(
@@ -405,13 +458,13 @@ class Turns:
         `jobs` is what an ended turn asks for, stored with its end. `without` are turns that this process answers: a
         clock that was set or a store that was away for a while must not end them.
         """
-        values, as_it_is = {"error": RECOVERED}, written(None, None)
+        values, as_it_is = {"error": LOST}, receipt_rows(None, None)
         no_session: dict[str, Any] = {}
         ended: list[TurnRecord] = []
         known: set[tuple[str, str]] = set()
         while True:
             now = self._clock()
-            found = await self._db.system(lambda n=now: _open(2.0**62 if everything else n, AT_ONCE))
+            found = await self._db.write_any_owner(lambda n=now: _open(2.0**62 if everything else n, RECOVERY_BATCH))
             fresh = [one for one in found if one not in known and one[1] not in without]
             known.update(fresh)
             for owner, turn_id in fresh:
@@ -421,5 +474,5 @@ class Turns:
                     ended.append(await self._db.write(owner, lambda steps=steps: _finish(self._db, *steps)))
                 except (LeaseError, NotFoundError):  # finished after all, or deleted, between the two looks
                     continue
-            if len(found) < AT_ONCE or not fresh:
+            if len(found) < RECOVERY_BATCH or not fresh:
                 return ended

@@ -1,15 +1,16 @@
 """An answer as Telegram shows it: sent when there is something to show, edited as it grows, split when it is long."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lamina.app.app import Running
+from lamina.app.app import TurnHandle
 from lamina.telegram.line import Line, Place
 from lamina.telegram.markup import open_sign, pieces
-from lamina.telegram.texts import say
-from lamina.types import Ended, Text, ToolCallEvent, ToolResult
+from lamina.telegram.say import say
+from lamina.types import Ended, Notice, Text, ToolCallEvent, ToolResult
 
 FIRST = 0.4
 """Seconds that the first words wait for more: a short answer is one message and no edit."""
@@ -72,7 +73,8 @@ class _Told:
     ended: Ended | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read(self, running: Running) -> None:
+    async def read(self, running: TurnHandle, tell: Callable[[str], Awaitable[object]]) -> None:
+        """`tell` is for what the turn says beside the answer: `rules` and `reads`."""
         async with aclosing(running.events()) as events:
             async for event in events:
                 match event:
@@ -84,6 +86,9 @@ class _Told:
                         self.using, self.paused = event.name, True
                     case ToolResult():
                         self.using = ""
+                    case Notice(kind="rules" | "reads" as kind):
+                        await tell(f"bot.notice.{kind}")
+                        continue
                     case Ended():
                         self.ended = event
                     case _:
@@ -91,11 +96,11 @@ class _Told:
                 self.news.set()
 
 
-async def follow(line: Line, place: Place, running: Running, lang: str, closing: asyncio.Event) -> list[int]:
+async def follow(line: Line, place: Place, running: TurnHandle, lang: str, closing: asyncio.Event) -> list[int]:
     """Show a turn until its end; returns the numbers of the messages that show it. When it is interrupted, `closing`
     says that the bot ends; else somebody wanted it to stop."""
     told, draft = _Told(), Draft(line, place)
-    reading = asyncio.create_task(told.read(running))
+    reading = asyncio.create_task(told.read(running, lambda name: line.say(place, say(lang, name))))
     typing = asyncio.create_task(_type(line, place))
     try:
         await _news(told, reading)
@@ -123,15 +128,17 @@ async def follow(line: Line, place: Place, running: Running, lang: str, closing:
 def final(text: str, ended: Ended, lang: str, why: Why) -> str:
     """The answer, and below it why it is not whole."""
     if ended.state == "complete":
-        return text if text.strip() else say(lang, "ended.empty")
-    words = say(lang, f"ended.{'failed' if ended.state == 'failed' else why}", error=ended.error or "?")
+        return text if text.strip() else say(lang, "bot.ended.empty")
+    end = "failed" if ended.state == "failed" else why
+    words = say(lang, f"bot.ended.{end}", error=ended.error or "?")
+    words += f"\n{say(lang, 'bot.next', hint=ended.hint)}" if ended.state == "failed" and ended.hint else ""
     return f"{_closed(text)}\n\n{words}" if text.strip() else words
 
 
 def _so_far(told: _Told, lang: str) -> str:
     if not told.using:
         return told.text
-    using = say(lang, "using", name=f"`{told.using}`")
+    using = say(lang, "bot.using", name=f"`{told.using}`")
     return f"{_closed(told.text)}\n\n{using}" if told.text.strip() else using
 
 

@@ -10,11 +10,11 @@ from aiogram.types import BotCommand, User
 
 from lamina.app.app import App
 from lamina.errors import ConnectError, LaminaError
-from lamina.telegram.checks import Webhook, checked_token
-from lamina.telegram.line import Line, told
+from lamina.telegram.checks import Webhook, check_token
+from lamina.telegram.line import Line, describe_error
 from lamina.telegram.polling import poll, unknown_token
+from lamina.telegram.say import menu
 from lamina.telegram.switchboard import Switchboard
-from lamina.telegram.texts import menu
 from lamina.telegram.webhook import serve
 
 log = logging.getLogger("lamina.telegram")
@@ -26,7 +26,7 @@ async def run_bot(
 ) -> None:  # fmt: skip
     """Until told to stop. What runs then is interrupted and kept, and what waits stays with Telegram."""
     settings = app.settings
-    token = checked_token(settings.telegram_token, settings.telegram_allow)
+    token = check_token(settings.telegram_token, settings.telegram_allow)
     line = Line(token, api=settings.telegram_api, pace=pace)
     try:
         me = await _introduce(line)
@@ -50,15 +50,13 @@ async def _introduce(line: Line) -> User:
     except (TelegramUnauthorizedError, TelegramNotFound):
         raise unknown_token() from None
     except AiogramError as error:
-        raise ConnectError(
-            f"Telegram cannot be reached: {told(error)}", hint="check the network, and LAMINA_TELEGRAM_API if it is set"
-        ) from None
+        raise ConnectError("telegram.unreachable", error=describe_error(error)) from None
     for code, lang in ((None, "en"), ("zh", "zh")):
         commands = [BotCommand(command=name, description=what) for name, what in menu(lang).items()]
         try:
             await line.ask(SetMyCommands(commands=commands, language_code=code))
         except AiogramError as error:  # without a menu it works as well
-            log.warning("[Telegram] no menu of commands: %s", told(error))
+            log.warning("[Telegram] no menu of commands: %s", describe_error(error))
     return me
 
 

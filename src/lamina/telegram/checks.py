@@ -6,14 +6,13 @@ Slips are told at once; and from the first moment on no log line holds the token
 import logging
 import traceback
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from lamina.errors import InputError, SettingsError, shown
 from lamina.types import Key
 
 
-def checked_address(address: str) -> str:
+def check_address(address: str) -> str:
     """The path at which Telegram will call."""
     try:
         parts = urlsplit(address)
@@ -21,14 +20,14 @@ def checked_address(address: str) -> str:
     except ValueError:
         good, parts = False, urlsplit("")
     if not good:
-        raise InputError(f"--webhook is {shown(address)}", hint="an address such as https://bot.example.com/telegram")
+        raise InputError("telegram.bad_webhook", value=shown(address))
     return parts.path or "/"
 
 
-def checked_listen(listen: str) -> tuple[str, int]:
+def check_listen(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
-        raise InputError(f"--listen is {shown(listen)}", hint="host and port, such as 127.0.0.1:8443")
+        raise InputError("telegram.bad_listen", value=shown(listen))
     return host.strip("[]"), int(port)
 
 
@@ -40,19 +39,16 @@ class Webhook:
     listen: str
 
     def __post_init__(self) -> None:
-        checked_address(self.address)
-        checked_listen(self.listen)
+        check_address(self.address)
+        check_listen(self.listen)
 
 
-def checked_token(token: Key | None, allow: tuple[int, ...]) -> Key:
+def check_token(token: Key | None, allow: tuple[int, ...]) -> Key:
     """The token, once it is known that somebody may talk to the bot."""
     if token is None:
-        raise SettingsError("the bot has no token", hint="set LAMINA_TELEGRAM_TOKEN; @BotFather gives you one")
+        raise SettingsError("telegram.no_token")
     if not allow:
-        raise SettingsError(
-            "nobody may talk to the bot",
-            hint="set LAMINA_TELEGRAM_ALLOW to numeric ids; with 0 the bot starts and tells whoever writes theirs",
-        )
+        raise SettingsError("telegram.nobody_allowed")
     return token
 
 
@@ -60,7 +56,7 @@ def keep_out_of_logs(secret: Key) -> None:
     """From now on no log line of this process, whoever writes it, holds the secret (G7)."""
     make = logging.getLogRecordFactory()
 
-    def masked(*args: Any, **more: Any) -> logging.LogRecord:
+    def masked(*args: object, **more: object) -> logging.LogRecord:
         record = make(*args, **more)
         hidden = secret.reveal()
         try:

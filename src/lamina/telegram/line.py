@@ -59,7 +59,7 @@ class _Pace:
     free: float = 0.0
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in a few words that hold neither an address nor what somebody wrote."""
     if isinstance(error, TelegramAPIError) and not isinstance(error, TelegramNetworkError):
         return f"{type(error).__name__}: {error.message}"
@@ -126,7 +126,7 @@ class Line:
         try:
             await self.ask(SendChatAction(chat_id=place.chat, action="typing", message_thread_id=place.topic or None))
         except AiogramError as error:  # it is only a courtesy
-            log.debug("[Telegram] typing: %s", told(error))
+            log.debug("[Telegram] typing: %s", describe_error(error))
 
     async def ready(self, place: Place) -> None:
         """Until the chat takes another edit."""
@@ -140,16 +140,16 @@ class Line:
         try:
             file = await self.bot.get_file(file_id, request_timeout=30)
             if not file.file_path or (file.file_size or 0) > most:
-                raise InputError(f"the file has more than {most:,} bytes", hint="send a smaller one")
+                raise InputError("telegram.file_too_large", limit=most)
             address = self.bot.session.api.file_url(self.bot.token, file.file_path)
             got = bytearray()
             async for chunk in self.bot.session.stream_content(address):
                 got += chunk
                 if len(got) > most:
-                    raise InputError(f"the file has more than {most:,} bytes", hint="send a smaller one")
+                    raise InputError("telegram.file_too_large", limit=most)
             return bytes(got)
         except (AiogramError, ClientError, TimeoutError, OSError) as error:
-            raise ConnectError(f"the file could not be fetched from Telegram: {type(error).__name__}") from None
+            raise ConnectError("telegram.file_not_fetched", error=type(error).__name__) from None
 
     async def _marked(
         self, place: Place, kind: Callable[..., TelegramMethod[Any]], text: str, given: dict[str, Any], *, must: bool
@@ -193,9 +193,9 @@ class Line:
                     wait = float(error.retry_after)
                 except (TelegramNetworkError, TelegramServerError, ClientDecodeError) as error:
                     wait = self._pace * 2.0**attempt
-                    log.info("[Telegram] %s", told(error))
+                    log.info("[Telegram] %s", describe_error(error))
                 except TelegramAPIError as error:  # blocked by the user, thrown out of the group
-                    log.warning("[Telegram] %s", told(error))
+                    log.warning("[Telegram] %s", describe_error(error))
                     return None
                 pace.free = time.monotonic() + wait
                 if not must or wait > LONGEST_WAIT:

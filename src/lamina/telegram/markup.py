@@ -21,7 +21,7 @@ DEEPEST = 20
 LONGEST = 100
 """Units of the line that opens a code block again."""
 TAGS = {"strong": "b", "em": "i", "s": "s"}
-FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)(.*)")
 TABLE = re.compile(r"\|.*\n\|[ :|-]+\n")
 SENTENCE = re.compile(r"[。！？；…]+[”」』）]*|[.!?;][)\"']*(?=\s)")
 
@@ -174,7 +174,7 @@ def to_html(text: str) -> str:
 
 def shown_units(marked: str) -> int:
     """How long our HTML is once Telegram has read the tags; that is what it limits."""
-    return units(html.unescape(re.sub(r"<[^>]+>", "", marked)))
+    return units(html.unescape(re.sub(r"<[^<>]+>", "", marked)))
 
 
 def _bullet(lists: Sequence[list[int]]) -> str:

@@ -19,7 +19,7 @@ from aiogram.types import Update
 from pydantic import ValidationError
 
 from lamina.errors import SettingsError
-from lamina.telegram.line import Line, told
+from lamina.telegram.line import Line, describe_error
 from lamina.telegram.switchboard import Switchboard, Taken
 
 KINDS = ["message"]
@@ -124,7 +124,7 @@ async def _pause_after(error: AiogramError, failures: int, stop: asyncio.Event) 
     if isinstance(error, TelegramConflictError):
         log.warning("[Telegram] another program asks for this bot's updates; only one may")
     elif failures in (1, 5) or failures % 20 == 0:
-        log.warning("[Telegram] no updates: %s; again in %g s", told(error), wait)
+        log.warning("[Telegram] no updates: %s; again in %g s", describe_error(error), wait)
     try:
         async with asyncio.timeout(wait):
             await stop.wait()
@@ -138,8 +138,8 @@ async def _confirm(line: Line, offset: int) -> None:
         async with asyncio.timeout(2):
             await line.ask(GetUpdates(offset=offset, limit=1, timeout=0, allowed_updates=KINDS), 2)
     except (AiogramError, TimeoutError) as error:
-        log.debug("[Telegram] the end was not confirmed: %s", told(error))
+        log.debug("[Telegram] the end was not confirmed: %s", describe_error(error))
 
 
 def unknown_token() -> SettingsError:
-    return SettingsError("Telegram does not know this bot", hint="LAMINA_TELEGRAM_TOKEN: copy it from @BotFather")
+    return SettingsError("telegram.unknown_token")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from aiogram.types import Message, MessageEntity, Update, User
 
 from lamina.telegram.line import Place
-from lamina.telegram.texts import COMMANDS
+from lamina.telegram.say import COMMANDS
 
 KNOWN = {*COMMANDS, "start"}
 """Commands that are ours in a group too, where other bots may have theirs."""
@@ -45,6 +45,9 @@ class Said:
     """Something in it cannot be understood, such as a voice message."""
     too_large: bool = False
     reply_to: int = 0
+    """The number of the bot's message that it replies to."""
+    replies_to_other: bool = False
+    """It replies to a message of somebody else."""
 
 
 def read(update: Update, me: User, most: int) -> Said | None:
@@ -60,7 +63,8 @@ def read(update: Update, me: User, most: int) -> Said | None:
     ours = bot in ("", (me.username or "").lower())
     words, mentioned = _without_mention(words, marks, me)
     replied = message.reply_to_message
-    reply_to = replied.message_id if replied and replied.from_user and replied.from_user.id == me.id else 0
+    to_me = bool(replied and replied.from_user and replied.from_user.id == me.id)
+    in_topic = bool(replied and replied.forum_topic_created)  # what Telegram adds to every message of a topic
     pictures, too_large = _pictures(message, most)
     return Said(
         update=update.update_id,
@@ -68,7 +72,7 @@ def read(update: Update, me: User, most: int) -> Said | None:
         scope=Scope(me.id, message.chat.id, topic, person.id),
         place=Place(message.chat.id, topic, group, message.message_id),
         lang="zh" if (person.language_code or "").lower().startswith("zh") else "en",
-        addressed=not group or (ours and (command in KNOWN or bool(bot) or bool(reply_to))) or mentioned,
+        addressed=not group or (ours and (command in KNOWN or bool(bot) or to_me)) or mentioned,
         text=words.strip(),
         command=command if ours else "",
         rest=rest,
@@ -76,7 +80,8 @@ def read(update: Update, me: User, most: int) -> Said | None:
         album=message.media_group_id or "",
         other=not (words or pictures or too_large or _silent(message)),
         too_large=too_large,
-        reply_to=reply_to,
+        reply_to=replied.message_id if replied and to_me else 0,
+        replies_to_other=bool(replied) and not to_me and not in_topic,
     )  # fmt: skip
 
 

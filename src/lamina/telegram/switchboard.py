@@ -15,15 +15,16 @@ from typing import Any
 
 from aiogram.types import Update, User
 
-from lamina.app.app import App, Running
+from lamina.app.app import App, TurnHandle
 from lamina.errors import InputError, LaminaError, ProviderError
 from lamina.telegram.answers import final, follow
 from lamina.telegram.commands import Commands
 from lamina.telegram.line import Line
 from lamina.telegram.markup import pieces
 from lamina.telegram.reading import Said, Scope, read
-from lamina.telegram.texts import say
+from lamina.telegram.say import say
 from lamina.telegram.threads import Threads
+from lamina.text.messages import Phrase, Value
 from lamina.types import Ended
 
 MEGABYTES = 5
@@ -56,7 +57,7 @@ class _Lane:
     """One scope: what waits in it, and the turn that runs."""
 
     waiting: deque[tuple[Said, Taken]] = field(default_factory=deque[tuple[Said, Taken]])
-    running: Running | None = None
+    running: TurnHandle | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -110,7 +111,7 @@ class Switchboard:
             lanes = [lane for lane in self._lanes.values() if lane.waiting]
             if lanes:
                 said, taken = min(lanes, key=lambda lane: lane.waiting[0][0].update).waiting.popleft()
-                self._spawn(self._tell(said, "shed"), taken)
+                self._spawn(self._tell(said, "bot.shed"), taken)
 
     async def tell_unfinished(self) -> None:
         """Answers that were on their way when the bot ended are told as they are stored. One that somebody still holds
@@ -139,7 +140,8 @@ class Switchboard:
                     late.add(turn_id)
                     continue
                 message = await self.app.store.history.get(owner, turn.answer_message_id)
-                words = final(message.text, Ended(turn.state, turn.error), lang, "interrupted")
+                ended = Ended(turn.state, Phrase.load(turn.error), Phrase.load(str(turn.usage.get("hint", ""))))
+                words = final(message.text, ended, lang, "interrupted")
                 numbers = [await self.line.say(place, piece) for piece in pieces(words)]
                 await self._threads.delivered(turn, numbers)
         return late
@@ -198,7 +200,7 @@ class Switchboard:
         late = [lane.waiting.pop() for _ in range(len(lane.waiting) - most)]
         for said, taken in reversed(late):
             if self._first_in("wait", said.scope.person, REMINDED):
-                self._spawn(self._tell(said, "wait", count=most), taken)
+                self._spawn(self._tell(said, "bot.wait", count=most), taken)
             else:
                 taken.set_result(True)
 
@@ -234,7 +236,7 @@ class Switchboard:
             await self._threads.opened(owner, turn.session_id, turn.turn_id, first.scope, first.place, first.lang)
         except LaminaError as error:
             log.warning("[Telegram] a question could not be taken: %s", error.message)
-            await self.line.say(first.place, say(first.lang, "error", error=error.message))
+            await self.line.say(first.place, say(first.lang, "bot.error", error=error.phrase))
             return
         for each in taken:
             if not each.done():
@@ -254,7 +256,7 @@ class Switchboard:
         words = "\n".join(said.text for said in parts if said.text)
         for said in parts:
             if said.other or said.too_large:
-                await self._tell(said, "too_large" if said.too_large else "other", size=MEGABYTES)
+                await self._tell(said, "bot.too_large" if said.too_large else "bot.other", size=MEGABYTES)
                 return None
         files = [file for said in parts for file in said.pictures]
         if not files:
@@ -263,10 +265,12 @@ class Switchboard:
             addresses = [_picture(await self.line.fetch(file, MOST_BYTES)) for file in files]
         except (InputError, ProviderError) as error:
             log.info("[Telegram] %s", error.message)
-            await self._tell(parts[0], "too_large" if isinstance(error, InputError) else "fetch", size=MEGABYTES)
+            await self._tell(
+                parts[0], "bot.too_large" if isinstance(error, InputError) else "bot.fetch", size=MEGABYTES
+            )
             return None
         if "" in addresses:
-            await self._tell(parts[0], "no_picture")
+            await self._tell(parts[0], "bot.no_picture")
             return None
         pictures = [{"type": "image_url", "image_url": {"url": address}} for address in addresses]
         return [*([{"type": "text", "text": words}] if words else []), *pictures]
@@ -275,7 +279,7 @@ class Switchboard:
         try:
             words = await self._commands.obey(self.owner(said.scope.person), said)
         except LaminaError as error:
-            words = say(said.lang, "error", error=error.message)
+            words = say(said.lang, "bot.error", error=error.phrase)
         for piece in pieces(words):
             await self.line.say(said.place, piece)
 
@@ -284,16 +288,16 @@ class Switchboard:
         if lane and lane.running:
             lane.running.cancel()
         else:
-            await self._tell(said, "idle")
+            await self._tell(said, "bot.idle")
 
     async def _refuse(self, said: Said) -> None:
         """Nothing is stored and nobody is asked; the number is what somebody needs to be let in."""
         log.info("[Telegram] %d is not on the list", said.scope.person)
         if self._first_in("refuse", said.scope.person, REFUSED):
-            await self._tell(said, "refused", id=said.scope.person)
+            await self._tell(said, "bot.refused", id=str(said.scope.person))
 
-    async def _tell(self, said: Said, name: str, /, **values: object) -> None:
-        await self.line.say(said.place, say(said.lang, name, **values))
+    async def _tell(self, said: Said, code: str, /, **values: Value) -> None:
+        await self.line.say(said.place, say(said.lang, code, **values))
 
     def _first_in(self, what: str, person: int, seconds: float) -> bool:
         """Was this person not told so within the last seconds?"""

@@ -36,7 +36,9 @@ class Threads:
         """The session that was the current one when this was said; begun where there is none."""
         starts = self._starts(await self._found(owner, session_id(said.scope)))
         start = max((start for start in starts if start <= said.number), default=0)
-        return await self._sure(owner, session_id(said.scope, start), " ".join(said.text.split())[:TITLE])
+        return await self._sure(
+            owner, session_id(said.scope, start), " ".join(said.text[: 100 * TITLE].split())[:TITLE]
+        )
 
     async def begin(self, owner: str, said: Said) -> Session:
         """A new session from this message on; the one before it is over, and will be summarised."""

@@ -18,8 +18,8 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from lamina.errors import ConnectError, InputError
-from lamina.telegram.checks import Webhook, checked_address, checked_listen
-from lamina.telegram.line import Line, told
+from lamina.telegram.checks import Webhook, check_address, check_listen
+from lamina.telegram.line import Line, describe_error
 from lamina.telegram.polling import KINDS
 from lamina.telegram.switchboard import Switchboard
 from lamina.types import Key
@@ -67,7 +67,7 @@ def application(board: Switchboard, path: str, secret: str) -> web.Application:
 
 async def serve(line: Line, board: Switchboard, stop: asyncio.Event, webhook: Webhook, token: Key) -> None:
     """Listen, tell Telegram where, and go on until told to stop. The webhook stays: Telegram keeps what comes."""
-    path, (host, port) = checked_address(webhook.address), checked_listen(webhook.listen)
+    path, (host, port) = check_address(webhook.address), check_listen(webhook.listen)
     secret = secret_of(token)
     runner = web.AppRunner(application(board, path, secret), access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
@@ -84,11 +84,11 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
-        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}", hint="name another port") from None
+        raise InputError("telegram.cannot_listen", place=f"{host}:{port}", error=error.strerror) from None
 
 
 async def _announce(line: Line, address: str, secret: str) -> None:
     try:
         await line.ask(SetWebhook(url=address, secret_token=secret, allowed_updates=KINDS, max_connections=40))
     except AiogramError as error:
-        raise ConnectError(f"Telegram did not take the webhook: {told(error)}", hint="check --webhook") from None
+        raise ConnectError("telegram.webhook_refused", error=describe_error(error)) from None

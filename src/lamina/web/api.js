@@ -1,6 +1,5 @@
 // Asking the gateway. Everything that goes wrong is an ApiError with a message and a hint for people.
-import { explained } from "./reasons.js";
-import { t } from "./texts.js";
+import { phrase, t } from "./texts.js";
 
 export class ApiError extends Error {
   constructor(status, message, hint = "", type = "") {
@@ -21,7 +20,8 @@ export async function answered(response) {
     // not from the gateway itself: its status must do
   }
   if (response.status === 401) onLocked();
-  const [message, hint] = explained(told);
+  const message = phrase({ code: told.code, values: told.values, text: told.message });
+  const hint = phrase({ code: told.next?.code, values: told.next?.values, text: told.hint });
   throw new ApiError(response.status, message || t("status", { n: response.status }), hint, told.type || "");
 }
 

@@ -135,8 +135,8 @@ class Page {
     this.side.draw();
   }
 
-  otherLanguage() {
-    speak(lang() === "zh" ? "en" : "zh");
+  async otherLanguage() {
+    await speak(lang() === "zh" ? "en" : "zh");
     keep("lang", lang());
     document.getElementById("skip").textContent = t("skip");
     if (this.locked) login(main, this, location.hash === WRONG);

@@ -167,7 +167,7 @@ class Chat {
       if (runs) this.follow(turn);
       else {
         if (record) turn.stored(record);
-        turn.ended({ state: record?.state || "complete", error: record?.error || "", hint: record?.hint || "", reason: record?.reason }, false);
+        turn.ended({ state: record?.state || "complete", error: record?.error, hint: record?.hint, reason: record?.reason }, false);
         if (!rows[0].turn_id) turn.foot.querySelectorAll(".inspect").forEach((node) => node.remove());
       }
       nodes.push(turn.root);
@@ -274,7 +274,7 @@ class Chat {
       if (this.away.signal.aborted) return;
       if (!turn.over) await this.reread(turn);
     } catch (error) {
-      turn.take("ended", { state: "failed", error: error.message, hint: error.hint });
+      turn.take("ended", { state: "failed", error: { text: error.message }, hint: { text: error.hint } });
     } finally {
       this.scroll.removeEventListener("scroll", left);
     }
@@ -287,7 +287,7 @@ class Chat {
     const { messages } = await get(path`/api/sessions/${turn.chat.session}/messages` + query({ after: record.user_seq - 1, limit: ONCE, newest: false }));
     fill(turn.body);
     replay(turn, messages.filter((row) => row.turn_id === turn.id));
-    turn.ended({ state: record.state, error: record.error, hint: record.hint || "", reason: record.reason }, false);
+    turn.ended({ state: record.state, error: record.error, hint: record.hint, reason: record.reason }, false);
   }
 
   async finish(turn) {

@@ -3,8 +3,7 @@ import { get, path, payload, query } from "./api.js";
 import { busy, bytes, el, fill, number, percent, problem, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, layerClass, swatch } from "./payload.js";
-import { reason } from "./reasons.js";
-import { t } from "./texts.js";
+import { phrase, t } from "./texts.js";
 
 const KEPT = 360;
 const main = document.getElementById("main");
@@ -57,7 +56,7 @@ export function diff(page, before, after) {
       "section",
       { class: `verdict ${layerClass(told.layer)}`, role: "status" },
       el("p", { class: "verdict-line" }, icon("compare"), el("b", {}, t(told.extends ? "grows" : "differs", { n: number(byte) })), swatch(told.layer), el("code", { dir: "auto" }, visible(told.source))),
-      el("p", { class: "why" }, reason(told.reason)),
+      el("p", { class: "why" }, visible(phrase(told.reason))),
       meter,
     );
   }

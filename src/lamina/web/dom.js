@@ -1,6 +1,6 @@
 // Building the page node by node. Text is always a text node: nothing that somebody wrote is ever read as HTML.
 import { icon } from "./icons.js";
-import { errorWords, lang, t } from "./texts.js";
+import { lang, t } from "./texts.js";
 
 export function el(tag, options = {}, ...children) {
   const node = document.createElement(tag);
@@ -148,7 +148,7 @@ export function problem(error, again) {
     "div",
     { class: "problem", role: "alert" },
     icon("warning"),
-    el("div", {}, el("p", {}, visible(errorWords(error.message) || t("failed"))), error.hint && el("p", { class: "hint" }, visible(errorWords(error.hint)))),
+    el("div", {}, el("p", {}, visible(error.message || t("failed"))), error.hint && el("p", { class: "hint" }, visible(error.hint))),
     again && button(t("again"), again, { sign: "retry", text: true }),
   );
 }
@@ -176,7 +176,7 @@ export function hush(which = ".toast") {
 }
 
 export const told = (error) => {
-  if (error.name !== "AbortError") toast([error.message, error.hint].filter(Boolean).map(errorWords).join(lang() === "zh" ? "：" : ": "), "bad");
+  if (error.name !== "AbortError") toast([error.message, error.hint].filter(Boolean).join(lang() === "zh" ? "：" : ": "), "bad");
 };
 
 export function say(text) {

@@ -5,8 +5,7 @@ import { kept } from "./composer.js";
 import { busy, button, bytes, copy, el, empty, fill, number, percent, problem, put, skeleton, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { block, decoded, download, layerClass, sha256, swatch } from "./payload.js";
-import { reason, worded } from "./reasons.js";
-import { known, lang, layerName, layerWord, t } from "./texts.js";
+import { known, lang, layerName, layerWord, phrase, t } from "./texts.js";
 
 const main = document.getElementById("main");
 let breaks = true;
@@ -105,7 +104,8 @@ class Inspector {
         fact("size", bytes(receipt.size)),
         fact("leftOut", this.leftOut()),
         fact("grammar", receipt.grammar),
-        fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${worded(receipt.epoch_reason)}` : ""}` : ""),
+        fact("layout", receipt.layout, receipt.epoch ? `${t("epoch").toLowerCase()} ${receipt.epoch}${receipt.epoch_reason ? `: ${phrase(receipt.epoch_reason)}` : ""}` : ""),
+        receipt.triggers.length > 0 && fact("injected", receipt.triggers.map((code) => t(`trigger${code}`)).join(lang() === "zh" ? "、" : ", ")),
         told.prefix && fact("prefix", number(told.prefix.predicted), t("prefixCached", { n: number(told.prefix.cached) })),
         fact("counter", receipt.counter),
         fact("hash", el("code", { title: receipt.hash }, receipt.hash.slice(0, 12))),
@@ -172,7 +172,7 @@ class Inspector {
     const cut = this.receipt.segments.map((one, place) => [one, place]).filter(([one]) => one.decision !== "kept");
     if (!cut.length) return null;
     const rows = cut.map(([one, place]) =>
-      el("li", {}, swatch(one.layer), el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), el("span", { class: "seg-source", dir: "auto" }, visible(one.source)), el("b", {}, `${number(one.tokens)} ${t("tokens").toLowerCase()}`), reason(one.reason), el("button", { type: "button", class: "quiet inline", onclick: () => this.point(place, true) }, t("segments"))),
+      el("li", {}, swatch(one.layer), el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), el("span", { class: "seg-source", dir: "auto" }, visible(one.source)), el("b", {}, `${number(one.tokens)} ${t("tokens").toLowerCase()}`), el("span", {}, visible(phrase(one.reason))), el("button", { type: "button", class: "quiet inline", onclick: () => this.point(place, true) }, t("segments"))),
     );
     return el("section", { class: "panel" }, el("h2", {}, t("cutTitle")), el("ul", { class: "cuts" }, rows));
   }
@@ -231,9 +231,9 @@ class Inspector {
         el("td", { dir: "auto", title: one.source }, el("div", { class: "clamp" }, visible(one.source))),
         el("td", {}, el("code", { title: one.hash }, one.hash ? one.hash.slice(0, 8) : "–")),
         el("td", {}, visible(one.owner || "–")),
-        el("td", { class: "trust" }, reason(one.trust)),
+        el("td", { class: "trust" }, phrase({ code: `trust.${one.trust}`, text: one.trust })),
         el("td", { class: "end" }, number(one.tokens)),
-        el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", reason(one.reason)),
+        el("td", { class: "reason" }, el("span", { class: `chip decision-${one.decision}` }, word("decision", one.decision)), " ", el("span", {}, visible(phrase(one.reason)))),
       );
     return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, this.receipt.segments.map(line)));
   }

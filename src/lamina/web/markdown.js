@@ -4,7 +4,7 @@ import { button, copy, el, number, put, visible } from "./dom.js";
 import { inline } from "./inline.js";
 import { t } from "./texts.js";
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`\n]*)$/;
+const FENCE = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))[ \t]*(?![ \t])([^`\n]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?=[ \t]|$)/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*)|)$/;
@@ -108,15 +108,17 @@ export class Growing {
 // A piece of somebody's Markdown without its marks, where there is room for a line only. The line ends are gone already.
 export function bare(text) {
   return text
-    .replace(/!?\[([^\]]*)\]\([^)\s]*\)/g, "$1")
+    .replace(/\s+/g, " ")
+    .replace(/!?\[([^[\]]*)\]\([^()\s]*\)/g, "$1")
     .replace(/(^|\s)#{1,6}(?=\s)/g, "$1")
     .replace(/(^|\s)[-*+] \[[ xX]\](?=\s)/g, "$1")
     .replace(/(^…?|[.!?:。！？：]\s?)[>*+-](?=\s)/g, "$1")
-    .replace(/\|?\s*:?-{3,}:?\s*(?:\|\s*:?-{3,}:?\s*)*\|?/g, " | ")
+    .replace(/\|? ?:?-{3,}:? ?(?:\| ?:?-{3,}:? ?)*\|?/g, " | ")
     .replace(/\*{1,3}(?=\S)|(?<=\S)\*{1,3}|`+|~~+|(?<![\p{L}\p{N}])_{1,3}(?=\S)|(?<=\S)_{1,3}(?![\p{L}\p{N}])/gu, "")
-    .replace(/\s*\|(?:\s*\|)*\s*/g, " · ")
     .replace(/\s+/g, " ")
-    .replace(/^[ ·]+|[ ·]+$/g, "");
+    .replace(/ ?\|(?: ?\|)* ?/g, " · ")
+    .replace(/\s+/g, " ")
+    .replace(/^[ ·]+|(?<![ ·])[ ·]+$/g, "");
 }
 
 const lines = (text) => text.replace(/\r\n?/g, "\n").split("\n");

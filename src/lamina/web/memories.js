@@ -2,7 +2,7 @@
 import { get, patch, path, post, query, remove } from "./api.js";
 import { busy, button, el, empty, fill, marked, problem, put, skeleton, sure, time, toast, told, visible } from "./dom.js";
 import { icon } from "./icons.js";
-import { known, t } from "./texts.js";
+import { known, phrase, t } from "./texts.js";
 
 const KINDS = ["fact", "preference", "event", "instruction"];
 const ONCE = 60;
@@ -57,7 +57,7 @@ class Memories {
     try {
       const found = await busy(get(words ? "/api/memories/search" + query({ q: words, limit: ONCE }) : "/api/memories" + query({ limit: ONCE, before, state: "active" })));
       if (number !== this.asked) return;
-      const rows = (found.memories ?? found.found ?? []).map((one) => this.row(one.memory ?? one, words));
+      const rows = (found.memories ?? found.found ?? []).map((one) => this.row(one.memory ?? one, words, one.why));
       if (before) put(this.list, rows);
       else if (rows.length) fill(this.list, rows);
       else fill(this.list, el("li", {}, words ? el("p", { class: "hint", role: "status" }, t("nothingFound", { q: words })) : empty("memory", t("noMemories"), t("noMemoriesWhat"))));
@@ -67,9 +67,9 @@ class Memories {
     }
   }
 
-  row(memory, words = "") {
+  row(memory, words = "", why = null) {
     const item = el("li", { class: `card fact ${memory.pinned ? "pinned" : ""}`, data: { memory: memory.memory_id } });
-    const again = (changed) => item.replaceWith(this.row(changed, words));
+    const again = (changed) => item.replaceWith(this.row(changed, words, why));
     const { origin } = memory;
     const pin = button(t(memory.pinned ? "unpin" : "pin"), () => this.change(memory, { pinned: !memory.pinned }, again), { sign: "pin", className: "collect", "aria-pressed": String(memory.pinned) });
     return put(
@@ -82,6 +82,7 @@ class Memories {
         memory.pinned && el("span", { class: "chip strong-chip" }, t("pinned")),
         el("span", { class: "chip" }, word("trust", memory.trust)),
         time(memory.happened || memory.created),
+        why && el("span", { class: "hint why" }, visible(phrase(why))),
         el(
           "span",
           { class: "row tools" },

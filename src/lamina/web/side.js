@@ -189,9 +189,10 @@ export class Side {
 
   async look(words, number) {
     try {
-      const { found } = await busy(get("/api/sessions/search" + query({ q: words, limit: 30 })));
+      const { found, complete, reason } = await busy(get("/api/sessions/search" + query({ q: words, limit: 30 })));
       if (number !== this.asked) return; // something else was typed meanwhile
-      if (!found.length) return fill(this.list, el("p", { class: "hint", role: "status" }, t("nothingFound", { q: words })));
+      const notice = complete ? [] : [el("p", { class: "hint", role: "status" }, t(reason === "time_limit" ? "searchTimeLimit" : "searchIncomplete"))];
+      if (!found.length) return fill(this.list, notice, el("p", { class: "hint", role: "status" }, t("nothingFound", { q: words })));
       const rows = found.map(({ session, message, snippet }) =>
         el(
           "a",
@@ -200,7 +201,7 @@ export class Side {
           el("span", { class: "snippet", dir: "auto" }, marked(bare(snippet), words)),
         ),
       );
-      fill(this.list, el("h2", { role: "status" }, t("found", { n: found.length })), rows);
+      fill(this.list, notice, el("h2", { role: "status" }, t("found", { n: found.length })), rows);
     } catch (error) {
       if (number === this.asked) fill(this.list, problem(error));
     }

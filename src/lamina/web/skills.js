@@ -66,9 +66,9 @@ export function skills(page) {
       if (!sessions.length) return fill(rules, el("p", { class: "hint" }, t("rulesNeedSession")));
       const { files } = await get(path`/api/sessions/${sessions[0].session_id}/rules`);
       which.textContent = t("rulesOf", { title: sessions[0].title || t("untitled") });
-      if (!files?.length) return fill(rules, el("p", { class: "hint" }, t("noRules")));
+      const missing = !files.some((file) => file.kind === "rules") && el("p", { class: "hint" }, t("noRules"));
       const head = ["file", "kind", "size", "tokens", "hash", "lastSeen"].map((name) => el("th", { scope: "col" }, t(name)));
-      fill(rules, el("div", { class: "table", tabIndex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, files.map(line)))));
+      fill(rules, missing, el("div", { class: "table", tabIndex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, files.map(line)))));
     } catch (error) {
       fill(rules, problem(error, inForce));
     }

@@ -1,368 +1,52 @@
-// Every word of the page, in English and Chinese. A missing word shows its key: a test looks for that.
-const TEXTS = {
-  skip: ["Skip to the content", "跳到正文"],
-  newSession: ["New session", "新建会话"],
-  sessions: ["Sessions", "会话"],
-  untitled: ["Untitled", "未命名"],
-  search: ["Search all messages", "搜索全部消息"],
-  searchHint: ["Search ({key})", "搜索（{key}）"],
-  found: ["{n} found", "找到 {n} 条"],
-  nothingFound: ["Nothing found for “{q}”. Try fewer or other words.", "没有找到“{q}”，请换一个词或少写几个词。"],
-  collected: ["Collected", "收藏"],
-  memories: ["Memories", "记忆"],
-  skills: ["Skills and rules", "技能与规则"],
-  main: ["Main menu", "主菜单"],
-  openMenu: ["Open the menu", "打开菜单"],
-  closeMenu: ["Close the menu", "关闭菜单"],
-  more: ["More", "更多"],
-  moreOf: ["Actions for “{name}”", "“{name}”的操作"],
-  rename: ["Rename", "重命名"],
-  title: ["Title", "标题"],
-  remove: ["Delete", "删除"],
-  removeSession: ["Delete this session?", "删除这个会话？"],
-  removeSessionWhat: ["“{name}” with all its messages is deleted for good. What was remembered of it stays in Memories.", "“{name}”及其全部消息将被永久删除。由它产生的记忆仍保留在“记忆”中。"],
-  cancel: ["Cancel", "取消"],
-  save: ["Save", "保存"],
-  again: ["Try again", "重试"],
-  older: ["Show older ones", "显示更早的内容"],
-  listOld: ["Not up to date", "列表未更新"],
-  noSessions: ["No sessions yet. Ask something, and it is kept here.", "还没有会话。提个问题，它就会保存在这里。"],
-  today: ["Today", "今天"],
-  yesterday: ["Yesterday", "昨天"],
-  thisWeek: ["This week", "本周"],
-  earlier: ["Earlier", "更早"],
-  theme: ["Theme: {name}", "主题：{name}"],
-  themeauto: ["as the system", "跟随系统"],
-  themelight: ["light", "浅色"],
-  themedark: ["dark", "深色"],
-  language: ["切换到中文", "Switch to English"],
-  otherLanguage: ["中文", "English"],
-  shortcuts: ["Keyboard shortcuts", "键盘快捷键"],
-  signOut: ["Sign out", "退出登录"],
-  close: ["Close", "关闭"],
-  loading: ["Loading", "加载中"],
-  failed: ["Something went wrong", "出错了"],
-  status: ["The gateway answered {n}", "网关返回了 {n}"],
-  unreachable: ["The gateway cannot be reached", "无法连接网关"],
-  unreachableHint: ["Is “lamina serve” still running? Nothing that was sent is lost.", "“lamina serve”还在运行吗？已发送的内容不会丢失。"],
-  bytes: ["{n} bytes", "{n} 字节"],
-  milliseconds: ["{n} ms", "{n} 毫秒"],
-  seconds: ["{n} s", "{n} 秒"],
-  copied: ["Copied", "已复制"],
-  copy: ["Copy", "复制"],
-  text: ["text", "文本"],
-  table: ["Table", "表格"],
-  picture: ["picture", "图片"],
-  pictureHint: ["Pictures in answers are not loaded: loading one would tell its host that you read this.", "回答中的图片不会被加载：加载会让对方主机知道你读到了这里。"],
-  notLoaded: ["picture, not loaded", "图片，未加载"],
-  linkRefused: ["This link leads to no web page or mail address and was taken away.", "该链接不是网页或邮件地址，已被去除。"],
-  unseen: ["A character that nobody sees", "不可见字符"],
-  moreRows: ["Show {n} more rows", "再显示 {n} 行"],
-  open: ["open", "未完成"],
-  ticked: ["done", "已完成"],
-  // chat
-  hello: ["What shall we work on?", "今天想聊点什么？"],
-  helloWhat: ["Ask anything. Rules, skills and memories are applied for you, and the inspector shows every byte the model sees.", "尽管提问。规则、技能和记忆会自动生效；检查器会逐字节展示模型看到的内容。"],
-  ask: ["Message", "消息"],
-  askHint: ["Ask something… (Enter sends, Shift+Enter is a new line)", "输入消息……（Enter 发送，Shift+Enter 换行）"],
-  askShort: ["Ask something…", "输入消息……"],
-  send: ["Send", "发送"],
-  stop: ["Stop (Esc)", "停止（Esc）"],
-  stopShort: ["Stop", "停止"],
-  waits: ["Still answering: your message waits here. Enter sends it when the answer has ended; Esc stops the answer.", "仍在回答：你的消息保留在这里。回答结束后按 Enter 发送；按 Esc 停止回答。"],
-  waitsTouch: ["Still answering: your message waits here. Send it when the answer has ended.", "仍在回答：你的消息保留在这里，回答结束后即可发送。"],
-  stopping: ["Stopping…", "正在停止……"],
-  preview: ["What the model would see if this were sent now", "查看现在发送时模型会看到的内容"],
-  previewEmpty: ["Write something first: the preview shows the request with it.", "请先写点内容：预览会显示包含它的请求。"],
-  previewTitle: ["Not sent yet: the request as it would be now", "尚未发送：当前会构成的请求"],
-  addPicture: ["Add a picture", "添加图片"],
-  noPictures: ["This model sees no pictures", "此模型看不了图片"],
-  removePicture: ["Remove this picture", "移除这张图片"],
-  notPicture: ["“{name}” is no picture that models take. PNG, JPEG, WebP and GIF work.", "“{name}”不是模型能接受的图片，支持 PNG、JPEG、WebP 和 GIF。"],
-  mode: ["Mode", "模式"],
-  modeask: ["Ask", "问答"],
-  modeplan: ["Plan", "规划"],
-  modeagent: ["Agent", "智能体"],
-  withoutTools: [" (no tools)", "（没有工具）"],
-  noTools: ["This gateway has no tools: Plan and Agent only change what the model is told. Whoever runs it sets LAMINA_GATEWAY_TOOLS=on.", "此网关没有工具：规划和智能体只改变告诉模型的话。由运行网关的人设置 LAMINA_GATEWAY_TOOLS=on。"],
-  skill: ["Skill", "技能"],
-  noSkill: ["No skill", "不使用技能"],
-  you: ["You", "你"],
-  assistant: ["Answer", "回答"],
-  answering: ["Answering", "正在回答"],
-  answered: ["The answer is complete.", "回答完毕。"],
-  thinking: ["The model is reading…", "模型正在阅读……"],
-  lost: ["The line broke. Taking it up again…", "连接中断，正在恢复……"],
-  collect: ["Collect", "收藏"],
-  uncollect: ["Collected: take it out", "已收藏，点击取消"],
-  collectedNow: ["Collected. It is offered to the model again when it fits.", "已收藏，合适时会再次提供给模型。"],
-  uncollectedNow: ["No longer collected", "已取消收藏"],
-  retry: ["Ask again in a branch", "在分支中重新提问"],
-  branch: ["Branch from here", "从这里开分支"],
-  branched: ["A new branch: everything up to here is in it", "已新建分支，包含到此为止的全部内容"],
-  branchOf: ["Branched from another session", "从另一个会话分支而来"],
-  edit: ["Edit in a branch", "在分支中修改"],
-  inspect: ["Inspect", "检查"],
-  inspectLong: ["What the model saw", "模型看到了什么"],
-  inTokens: ["{n} in", "输入 {n}"],
-  cachedTokens: ["{n} cached", "缓存 {n}"],
-  outTokens: ["{n} out", "输出 {n}"],
-  usage: ["Tokens: {prompt} in, {cached} of them cached, {completion} out", "token：输入 {prompt}，其中缓存 {cached}，输出 {completion}"],
-  call: ["Tool", "工具"],
-  callRuns: ["running", "运行中"],
-  calldone: ["done", "完成"],
-  callfailed: ["failed", "失败"],
-  callrefused: ["refused", "被拒绝"],
-  callblocked: ["blocked", "被拦截"],
-  callArguments: ["Arguments", "参数"],
-  callResult: ["Result", "结果"],
-  noticecompaction: ["Compacted", "已压缩"],
-  noticelimit: ["Limit", "限制"],
-  noticedegraded: ["Degraded", "已降级"],
-  noticeidle: ["Not compacted", "未压缩"],
-  endedEarly: ["Ended before it was complete. What came so far is kept.", "回答未完成就结束了，已生成的内容已保留。"],
-  endedElsewhere: ["Ended before it was complete, and not from this page. What came so far is kept.", "回答未完成就结束了，不是在本页停止的。已生成的内容已保留。"],
-  gatewayEnded: ["The gateway ended before the answer did. What came so far is kept; ask again when it runs again.", "网关在回答完成之前退出了。已生成的内容已保留；网关恢复后请重新提问。"],
-  processEnded: ["The process that answered ended before the answer was whole.", "负责回答的进程在回答完成之前退出了。"],
-  cutShort: ["The answer ends here because its limit of tokens was reached.", "回答已达到 token 上限，到此为止。"],
-  interrupted: ["Stopped. What came so far is kept.", "已停止，已生成的内容已保留。"],
-  answerFailed: ["The answer failed", "回答失败"],
-  latest: ["Jump to the latest", "跳到最新"],
-  emptyAnswer: ["(no words)", "（没有文字）"],
-  // lists
-  noCollected: ["Nothing collected yet", "还没有收藏"],
-  noCollectedWhat: ["Press the star under an answer that is worth keeping. It shows up here.", "遇到值得保留的回答时点下面的星标，它就会出现在这里。"],
-  searchCollected: ["Search what is collected", "搜索收藏"],
-  showAll: ["Show all of it", "显示全文"],
-  goThere: ["Open in its session", "在会话中打开"],
-  noMemories: ["Nothing remembered yet", "还没有记忆"],
-  noMemoriesWhat: ["Facts worth keeping are found in what you say. You can also write one down yourself.", "系统会从你说的话里找出值得记住的事实，你也可以自己写下一条。"],
-  searchMemories: ["Search memories", "搜索记忆"],
-  addMemory: ["Remember something", "添加记忆"],
-  addMemoryHint: ["One fact, in plain words", "用一句话写下一个事实"],
-  remember: ["Remember", "记住"],
-  remembered: ["Remembered", "已记住"],
-  known: ["That was known already", "这一条已经记住了"],
-  kind: ["Kind", "类别"],
-  kindfact: ["fact", "事实"],
-  kindpreference: ["preference", "偏好"],
-  kindevent: ["event", "事件"],
-  kindinstruction: ["instruction", "指示"],
-  pin: ["Pin: always in the context", "置顶：始终放入上下文"],
-  unpin: ["Pinned: let it go", "已置顶，点击取消"],
-  pinned: ["pinned", "已置顶"],
-  editMemory: ["Edit", "编辑"],
-  removeMemory: ["Forget this?", "忘掉这一条？"],
-  removeMemoryWhat: ["“{text}” is forgotten for good and no longer given to the model. This cannot be undone.", "“{text}”将被永久忘掉，不再提供给模型。此操作无法撤销。"],
-  forget: ["Forget", "忘掉"],
-  from: ["From “{title}”", "来自“{title}”"],
-  byHand: ["Written by hand", "手动添加"],
-  trust: ["Trust", "信任"],
-  trustuser: ["said by you", "你说的"],
-  trustmodel: ["said by the model", "模型说的"],
-  trustoperator: ["operator", "运营者"],
-  trustoutside: ["from outside", "外部来源"],
-  // skills and rules
-  skillList: ["Skills", "技能"],
-  scenarioList: ["Scenario prompts", "场景提示词"],
-  rulesList: ["Rules in force", "生效的规则"],
-  rulesOf: ["for “{title}”", "用于“{title}”"],
-  noSkills: ["No skills yet. Import some: lamina skills import FILE --user {user} – with a SQLite store while the gateway is not running, since it has the store to itself.", "还没有技能。可以导入：lamina skills import 文件 --user {user} ——使用 SQLite 存储时须先停止网关，因为运行中的网关独占存储。"],
-  noScenarios: ["No scenario prompts.", "没有场景提示词。"],
-  noRules: ["No rules file is in force. Start the gateway with a folder that has an AGENTS.md: lamina serve --workspace FOLDER", "没有生效的规则文件。启动网关时请指定含有 AGENTS.md 的文件夹：lamina serve --workspace 文件夹"],
-  rulesNeedSession: ["Start a session first: rules are those of a session.", "请先新建会话：规则属于会话。"],
-  shared: ["operator’s", "运营者提供"],
-  on: ["on", "已启用"],
-  off: ["off", "已停用"],
-  allApps: ["all apps", "全部应用"],
-  show: ["Show the text", "显示全文"],
-  file: ["File", "文件"],
-  size: ["Size", "大小"],
-  lastSeen: ["Last seen by the model", "模型上次看到"],
-  never: ["not yet", "尚未"],
-  turnN: ["turn {n}", "第 {n} 轮"],
-  changed: ["changed since", "此后有改动"],
-  // login
-  loginTitle: ["Sign in", "登录"],
-  loginToken: ["Open the address printed by", "打开"],
-  loginToken2: [": the token in it signs you in.", " 打印的地址：其中的令牌会直接登录。"],
-  tokenWrong: ["That token is not right.", "这个令牌不对。"],
-  tokenWrongHint: ["Take the whole address, just as this gateway printed it last.", "请完整复制本网关最近一次打印的地址。"],
-  tokenWrongInside: ["That token is not right; you were signed in already.", "这个令牌不对；你此前已经登录。"],
-  loginWhat: ["Or paste a key of this gateway. Make one with", "或者粘贴本网关的密钥。可以这样创建："],
-  loginWhen: [" – with a SQLite store before the gateway is started, since it has the store to itself.", " ——使用 SQLite 存储时须在启动网关之前创建，因为运行中的网关独占存储。"],
-  loginKey: ["Key", "密钥"],
-  loginGo: ["Sign in", "登录"],
-  loginWrong: ["The gateway does not know this key.", "网关不认识这个密钥。"],
-  // inspector
-  inspector: ["Inspector", "检查器"],
-  inspectorOf: ["What the model saw, byte for byte", "模型看到的内容，逐字节"],
-  back: ["Back to the chat", "返回会话"],
-  request: ["Request", "请求"],
-  requestN: ["Request {n} of {of}", "请求 {n}/{of}"],
-  requestsWhat: ["Tools were used: each step is a request of its own.", "使用了工具：每一步都是一次单独的请求。"],
-  tabLayers: ["Layers", "分层"],
-  tabRaw: ["Raw bytes", "原始字节"],
-  tokens: ["Tokens", "token 数"],
-  tokensOf: ["{n} tokens", "共 {n} token"],
-  budgetOf: ["of {n}", "预算 {n}"],
-  overBudget: ["over budget", "超出预算"],
-  grammar: ["Grammar", "格式"],
-  layout: ["Layout", "布局"],
-  epoch: ["Epoch", "纪元"],
-  prefix: ["Predicted prefix", "预计前缀"],
-  prefixCached: ["tokens; {n} cached", "token；缓存 {n}"],
-  counter: ["Counter", "计数器"],
-  leftOut: ["Left out", "未发送"],
-  leftOutWhat: ["{n} messages, {tokens} tokens", "{n} 条消息，{tokens} token"],
-  nothingLeftOut: ["nothing", "无"],
-  perLayer: ["Tokens per layer", "各层 token"],
-  segments: ["Segments", "片段"],
-  segmentsWhat: ["Point at a row or move to it with the keyboard: its bytes are marked, and the other way round.", "指向或用键盘移到某一行，对应的字节会被标出，反之亦然。"],
-  payload: ["Payload", "请求内容"],
-  layer: ["Layer", "层"],
-  source: ["Source", "来源"],
-  hash: ["Hash", "哈希"],
-  owner: ["Owner", "所有者"],
-  decision: ["Decision", "决定"],
-  decisionAndReason: ["Decision and reason", "决定与原因"],
-  range: ["Bytes", "字节"],
-  decisionkept: ["kept", "保留"],
-  decisioncut: ["cut", "截断"],
-  decisiondropped: ["dropped", "丢弃"],
-  decisiondegraded: ["degraded", "降级"],
-  cutTitle: ["What was cut, and why", "删减内容及原因"],
-  breaks: ["Break lines at \\n", "在 \\n 处换行"],
-  longRun: ["… {n} characters more", "……还有 {n} 个字符"],
-  download: ["Download", "下载"],
-  checked: ["The SHA-256 of these bytes was computed here and is the one of the receipt.", "已在本机计算这些字节的 SHA-256，与回执一致。"],
-  unchecked: ["The SHA-256 of these bytes is not the one of the receipt.", "这些字节的 SHA-256 与回执不一致。"],
-  compare: ["Compare", "比较"],
-  compareWith: ["Compare with", "与之比较"],
-  comparePrevious: ["Compare with the turn before", "与上一轮比较"],
-  noTurns: ["No turn to look at yet", "还没有可查看的轮次"],
-  noTurnsWhat: ["Ask something in this session; then every request can be looked at here.", "先在会话中提问，之后每个请求都能在这里查看。"],
-  chartTitle: ["Prompt tokens and cached share over the session", "会话中的输入 token 与缓存占比"],
-  chartTurn: ["Turn {n}: {prompt} prompt tokens, {share} cached", "第 {n} 轮：输入 {prompt} token，缓存 {share}"],
-  chartNone: ["Turn {n}: no tokens were counted", "第 {n} 轮：没有 token 统计"],
-  prompt: ["Prompt", "输入"],
-  cached: ["Cached", "缓存"],
-  share: ["Cached share", "缓存占比"],
-  noUsage: ["No provider has counted tokens in this session yet.", "本会话还没有供应商的 token 统计。"],
-  diff: ["Two turns side by side", "两轮对比"],
-  before: ["Before", "之前"],
-  after: ["After", "之后"],
-  same: ["The requests are the same, byte for byte.", "两个请求逐字节相同。"],
-  grows: ["The second only adds to the first, from byte {n} on", "第二个请求只是在第一个之后追加，从第 {n} 字节开始"],
-  differs: ["First difference at byte {n}", "第一个不同之处在第 {n} 字节"],
-  inLayer: ["in the layer {layer} ({source})", "位于 {layer} 层（{source}）"],
-  sharedTokens: ["{n} tokens shared", "共有 {n} token"],
-  followTokens: ["{n} tokens follow", "其后 {n} token"],
-  sharedPart: ["{n} bytes are the same", "前 {n} 字节相同"],
-  firstByte: ["first differing byte", "第一个不同的字节"],
-  swap: ["Swap", "交换"],
-  // shortcuts
-  keySend: ["Send", "发送"],
-  keyLine: ["New line", "换行"],
-  keyStop: ["Stop the answer", "停止回答"],
-  keyLeave: ["Leave the inspector", "离开检查器"],
-  keyClose: ["Close a message, a menu or a dialog", "关闭提示、菜单或对话框"],
-  keyFound: ["From the search to what was found", "从搜索框移到结果"],
-  keyTabs: ["The other tab of the inspector", "切换检查器的标签页"],
-  keyRows: ["The next row; in the inspector it marks its bytes", "下一行；在检查器中会标出对应字节"],
-  keyMenu: ["Up and down in a menu", "在菜单中上下移动"],
-  keySearch: ["Search", "搜索"],
-  keyNew: ["New session", "新建会话"],
-  keyInspect: ["Inspect the last turn", "检查最近一轮"],
-  keyHelp: ["This list", "显示此列表"],
-  noSession: ["There is no such session", "没有这个会话"],
-  notFound: ["There is nothing here", "这里什么也没有"],
-  notFoundWhat: ["The address leads nowhere, or to something that is gone.", "该地址无效，或内容已被删除。"],
-};
+// What people read, by code, from the catalogue of their language: the same files that Python renders from.
+let current = document.documentElement.lang.startsWith("zh") ? "zh" : "en";
+let words = {};
 
-// What the layers are called; the names themselves are the engine's and stay as they are.
-const LAYERS = {
-  identity: "身份", instructions: "指令", rules: "规则", scenario: "场景", skill: "技能", mode: "模式", tools: "工具",
-  session: "会话", memory: "记忆", collected: "收藏", summary: "摘要", context: "上下文", state: "状态", history: "历史",
-  user: "用户",
-};
-
-// Errors that people meet most, by the sentence that the gateway says; the narrower one first. All others stay as they are.
-const ERRORS = [
-  ["{host} cannot be reached: {why}", "无法连接 {host}：{why}"],
-  ["{host} cannot be reached", "无法连接 {host}"],
-  ["{host} sent no byte within {n} seconds", "{host} 在 {n} 秒内没有任何回应"],
-  ["{host} sent nothing more for {n} seconds", "{host} 已有 {n} 秒没有继续回应"],
-  ["{host} hung up before it answered: {why}", "{host} 在回答之前断开了连接：{why}"],
-  ["the connection to {host} was cut: {why}", "与 {host} 的连接中断：{why}"],
-  ["the connection to {host} was cut", "与 {host} 的连接中断"],
-  ["{host} answered {code}: {words}", "{host} 返回 {code}：{words}"],
-  ["{host} answered {code}", "{host} 返回 {code}"],
-  ["the request has about {n} tokens, and the model takes {most}", "请求约有 {n} token，而模型最多接受 {most}"],
-  ["the turn has reached its limit of {n} steps", "本轮已达到 {n} 步的上限"],
-  ["the turn has used {n} of {most} tokens", "本轮已用 {n} token，上限为 {most}"],
-  ["this model sees no pictures", "这个模型看不到图片"],
-  ["without {source}: no answer within {n} ms", "没有用上 {source}：{n} 毫秒内没有结果"],
-  ["without {source}: {why}", "没有用上 {source}：{why}"],
-  ["the answer was cut off at its limit of tokens ({setting})", "回答达到 token 上限，已被截断（{setting}）"],
-  ["no skill named {name} is enabled here", "这里没有启用名为 {name} 的技能"],
-  ["the template {name} has a slot {slot} and there is no value for it", "模板 {name} 有插槽 {slot}，但没有它的值"],
-  ["there is no such thing here", "这里没有这项内容"],
-  ["more than {n} requests a minute", "每分钟的请求超过 {n} 个"],
-  ["the {n} tokens of this day are used up", "今天的 {n} token 已经用完"],
-  ["the body is longer than {n} bytes", "内容超过 {n} 字节"],
-  ["this key lacks the scope {name}", "此密钥缺少权限 {name}"],
-  ["the gateway cannot do this just now", "网关暂时无法完成"],
-  ["the gateway is being ended", "网关正在关闭"],
-  ["something went wrong here", "这里出了问题"],
-  ["there is a template of this name and scenario", "已有同名同场景的模板"],
-  ["no key was sent: set LAMINA_API_KEY", "没有发送密钥：请设置 LAMINA_API_KEY"],
-  ["give it one: lamina memory profile {slot} VALUE, or the turn's `values`, which `retry` takes again; known: {names}; the setting missing_slots = keep lets it stay", "请给它一个值：lamina memory profile {slot} 值，或在请求的 `values` 里给出（`retry` 也接受）；已有：{names}；设置 missing_slots = keep 可让它保持原样"],
-  ["known: {names}", "已有：{names}"],
-  ["it is for {apps}: --app {app}", "它用于 {apps}：--app {app}"],
-  ["check the key", "请检查密钥"],
-  ["check the address and the model's name; the address often ends in /v1", "请检查地址与模型名；地址通常以 /v1 结尾"],
-  ["check the id", "请检查 id"],
-  ["is it running?", "它在运行吗？"],
-  ["ask again", "请再问一次"],
-  ["ask again later", "请稍后再问"],
-  ["wait {n} seconds, then ask again", "请等待 {n} 秒后再问"],
-  ["wait a little, then ask again", "请稍等再问"],
-  ["try again in a moment", "请稍后再试"],
-  ["wait as long as Retry-After says", "请稍后再试"],
-  ["they are given anew at midnight, UTC", "UTC 零点重新计算"],
-  ["send less", "请减少内容"],
-  ["say `go on`, or LAMINA_STEPS", "请说“继续”，或调高 LAMINA_STEPS"],
-  ["shorten the message, the rules or the skills, or take a model with a larger window", "请缩短消息、规则或技能，或换用窗口更大的模型"],
-  ["say it in words, or take a model that sees", "请用文字说明，或换用能看图片的模型"],
-  ["whoever runs this gateway finds it in the log", "网关的运维者可在日志中查到"],
-];
-
-let chosen = document.documentElement.lang.startsWith("zh") ? 1 : 0;
-
-export const lang = () => (chosen ? "zh" : "en");
-
-export function speak(name) {
-  chosen = name === "zh" ? 1 : 0;
-  document.documentElement.lang = chosen ? "zh-CN" : "en";
+async function load(name) {
+  const response = await fetch(`/web/messages.${name}.json`, { credentials: "same-origin" });
+  return response.ok ? response.json() : {};
 }
 
+export const lang = () => current;
+
+export async function speak(name) {
+  words = await load(name);
+  current = name;
+  document.documentElement.lang = name === "zh" ? "zh-CN" : "en";
+}
+
+function value(given) {
+  if (Array.isArray(given)) return given.map(value).join(current === "zh" ? "、" : ", ");
+  return given && typeof given === "object" ? phrase(given) : String(given);
+}
+
+function filled(template, values) {
+  return template.replace(/\{(\w+)\}/g, (slot, name) => (Object.hasOwn(values, name) ? value(values[name]) : slot));
+}
+
+// A text of the page itself. A missing one shows its key: a test looks for that.
 export function t(key, values = {}) {
-  const text = TEXTS[key]?.[chosen] ?? key;
-  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+  return filled(words[`page.${key}`] ?? key, values);
 }
 
-const plain = (text) => text.replace(/[.*+?^$()[\]\\|]/g, "\\$&");
+export const known = (key) => Object.hasOwn(words, `page.${key}`);
 
-export function errorWords(text) {
-  if (!chosen || !text) return text;
-  for (const [said, chinese] of ERRORS) {
-    const found = new RegExp(`^${plain(said).replace(/\{(\w+)\}/g, "(?<$1>.+?)")}$`, "s").exec(text);
-    if (found) return chinese.replace(/\{(\w+)\}/g, (_, name) => (name === "names" && found.groups[name] === "none" ? "无" : found.groups[name]));
-  }
-  return text;
+// What the gateway says: a code, its values and the English text, which stands where no catalogue has the code. Inside
+// of values a phrase is its code with its values beside it.
+export function phrase(said) {
+  if (!said) return "";
+  const { code = "", text, values } = said;
+  return Object.hasOwn(words, code) ? filled(words[code], values ?? said) : (text ?? code);
 }
 
-export const known = (key) => key in TEXTS;
-export const layerWord = (name) => (chosen && LAYERS[name]) || name;
-export const layerName = (name) => (chosen && LAYERS[name] ? `${LAYERS[name]} ${name}` : name);
+// A phrase that stands among sentences.
+export function sentence(said) {
+  const text = phrase(said);
+  if (!text || /[.?!。？！]$/.test(text)) return text;
+  return current === "zh" ? `${text}。` : `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+export const layerWord = (name) => words[`layer.${name}`] ?? name;
+export const layerName = (name) => (current === "zh" && `layer.${name}` in words ? `${words[`layer.${name}`]} ${name}` : name);
+
+await speak(current);

@@ -4,11 +4,10 @@ import { button, copy, el, fill, note, number, percent, problem, say, seconds, t
 import { icon } from "./icons.js";
 import { link, address } from "./inline.js";
 import { Growing } from "./markdown.js";
-import { errorWords, known, t } from "./texts.js";
+import { known, phrase, sentence, t } from "./texts.js";
 
 const PICTURE = /^data:image\/(?:png|jpeg|webp|gif);base64,/;
 const SHOWN = 20000;
-const LOST = ["the process that answered ended before the answer was whole", "ended by recovery: nobody answered it any more"]; // older stores have the second
 
 export class Turn {
   constructor(chat, id) {
@@ -105,12 +104,13 @@ export class Turn {
     fill(call.result, el("h4", {}, t("callResult")), el("pre", { tabIndex: 0, dir: "auto" }, visible(shown)));
   }
 
-  notice({ kind, text }) {
+  notice({ kind, phrase: said }) {
+    if (kind === "rules") return; // for those who run the gateway: it is in their log
     this.noticed = kind;
     this.begin();
     this.settle();
-    const idle = kind === "compaction" && !/\bfolded\b/.test(text); // it says why nothing was folded
-    this.body.append(note("warning", visible(errorWords(text)), t(idle ? "noticeidle" : `notice${kind}`)));
+    const idle = said.code === "notice.not_compacted";
+    this.body.append(note("warning", visible(phrase(said)), t(idle ? "noticeidle" : `notice${kind}`)));
   }
 
   count({ prompt, cached, completion }) {
@@ -123,16 +123,15 @@ export class Turn {
     this.settle();
     this.over = true;
     this.answer.removeAttribute("aria-busy");
-    if (LOST.includes(error)) error = t("processEnded");
     if (state === "complete" && reason === "length") {
       this.cutShort();
       if (live) say(t("cutShort"));
       live = false; // over, but not complete: nobody is to hear that it is
     }
-    if (state === "failed") this.body.append(problem({ message: error || t("answerFailed"), hint }));
+    if (state === "failed") this.body.append(problem({ message: phrase(error) || t("answerFailed"), hint: phrase(hint) }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
     else if (!this.said.trim() && !this.calls.size) this.body.append(el("p", { class: "hint" }, t("emptyAnswer")));
-    if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : errorWords(error) || t("answerFailed"));
+    if (live) say(state === "complete" ? t("answered") : state === "interrupted" ? this.endedBy(error, hint, live) : phrase(error) || t("answerFailed"));
     this.footer();
   }
 
@@ -144,7 +143,7 @@ export class Turn {
 
   // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
   endedBy(error, hint, live) {
-    if (error && error !== "cancelled") return [t("endedEarly"), errorWords(error), errorWords(hint)].filter(Boolean).join(" ");
+    if (error && error.code !== "turn.cancelled") return [t("endedEarly"), sentence(error), sentence(hint)].filter(Boolean).join(" ");
     return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
   }
 
@@ -187,7 +186,7 @@ export class Turn {
         "div",
         { class: "row tools" },
         button(t("copy"), () => copy(this.said), { sign: "copy" }),
-        this.answerId && star,
+        this.answerId && (this.said || this.isCollected) && star,
         button(t("retry"), () => this.chat.retry(this), { sign: "retry" }),
         this.answerSeq > 0 && button(t("branch"), () => this.chat.branch(this), { sign: "branch" }),
         el("a", { href: `#/t/${this.id}/inspect`, class: "button quiet inspect", title: t("inspectLong") }, icon("layers"), el("span", {}, t("inspect"))),

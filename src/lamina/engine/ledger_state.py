@@ -1,0 +1,298 @@
+"""The layout `ledger` for stored sessions: what is kept of a turn's last request so that the next one extends it.
+
+Names, hashes and numbers are stored in the session's `runtime`; the texts are stored with those of the receipts. The
+next turn, in any process, rebuilds the last request and compares its digest: if a byte differs, or something in it must
+not stay, a new epoch begins. No turn fails because of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast, get_args
+
+from lamina.assembly.entries import THIS_TURN
+from lamina.assembly.history import Chat, places
+from lamina.assembly.ledger import LOST, Ledger
+from lamina.assembly.shares import Fitted
+from lamina.assembly.told import Key, LayerUpdate, LedgerSnapshot, is_known
+from lamina.engine.state import Runtime
+from lamina.memory.service import Recalled, memory_layers
+from lamina.records import Memory, Turn
+from lamina.text.messages import Phrase
+from lamina.types import LAYERS, AnyTool, Context, Fate, Layer, Message, Trust, text_hash
+
+KEY = "ledger"
+"""Where it is kept in a session's runtime."""
+MAX_CHANGES = 1_000
+NUMBER_LIMIT = 2**53
+FIELDS: Mapping[str, type] = {
+    "epoch": int, "change": int, "start": int, "size": int, "digest": str, "tools": str, "form": str,
+}  # fmt: skip
+CHANGES, DECISIONS = ("added", "replaces", "removed", "again", THIS_TURN), get_args(Fate)
+COMPACTED = Phrase("reason.compacted")
+FOLDED = Phrase("reason.steps_folded")
+FORGOTTEN, EDITED, REPLACED = (
+    Phrase("reason.memory_forgotten"), Phrase("reason.memory_edited"), Phrase("reason.memory_replaced"),
+)  # fmt: skip
+MANY = Phrase("reason.many_memories_changed")
+OFF = Phrase("reason.layer_off")
+PROFILE, SESSION = Phrase("reason.profile_changed"), Phrase("reason.session_changed")
+GONE = {"summary": Phrase("reason.summary_gone"), "collected": Phrase("reason.collected_gone")}
+
+
+class Rows(Protocol):
+    """What a ledger asks of the store: texts by their hash; of sessions, which have a summary, and which of their
+    messages are collected."""
+
+    async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]: ...
+    async def standing(
+        self, owner: str, *, summaries: Sequence[str], collected: Sequence[str]
+    ) -> tuple[Set[str], Set[tuple[str, int]]]: ...
+
+
+class Changes(Protocol):
+    """What a ledger asks of memories: which of them moved since it last looked."""
+
+    async def changes(self, owner: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Memory]: ...
+    async def last_change(self, owner: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """What the store has for a turn to continue from: the last request, its texts, and the memories changed since."""
+
+    kept: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    changed: Sequence[Memory] = ()
+    change: int = 0
+    """The number of the last change, read before any memory of this turn: what moves later counts for the next."""
+    gone: Mapping[Key, Phrase] = field(default_factory=dict[Key, Phrase])
+    """What its owner removed in the meantime, and why it must not be sent again."""
+
+
+async def read_stored_ledger(rows: Rows, memories: Changes | None, turn: Turn) -> StoredLedger:
+    kept = _sound(turn.session.runtime.get(KEY) or {}, turn.owner)
+    change, changed = int(kept.get("change", 0)), list[Memory]()
+    if memories and kept:
+        changed = list(await memories.changes(turn.owner, after=change, limit=MAX_CHANGES))
+        change = max([change, *(memory.change for memory in changed)])
+    if memories and (not kept or len(changed) >= MAX_CHANGES):
+        change = await memories.last_change(turn.owner)
+    names = _names(kept)
+    texts: Mapping[str, str] = await rows.texts(turn.owner, names) if names else {}
+    return StoredLedger(kept, texts, changed, change, await _gone(rows, turn.owner, kept))
+
+
+async def _gone(rows: Rows, owner: str, kept: Mapping[str, Any]) -> Mapping[Key, Phrase]:
+    """Summaries and collected answers that are no longer there; those that only others push out may stay."""
+    places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _rows(kept) if row[1] in GONE}
+    if not places:
+        return {}
+    of = {layer: sorted({place[0] for (name, _), place in places.items() if name == layer}) for layer in GONE}
+    summarised, collected = await rows.standing(owner, summaries=of["summary"], collected=of["collected"])
+    there = {("summary", session) for session in summarised} | {
+        ("collected", f"{session}#{seq}") for session, seq in collected
+    }
+    return {
+        key: GONE[key[0]]
+        for key, (session, _, number) in places.items()
+        if (key[0], session if key[0] == "summary" else f"{session}#{number}") not in there
+    }
+
+
+class TurnRequests:
+    """The requests of one turn, each of which extends the one before; the first that of the turn before."""
+
+    def __init__(self, past: StoredLedger, new_ledger: Callable[..., Ledger], off: Sequence[str] = ()) -> None:
+        """`new_ledger` makes a ledger of a history; `off` are layers that are switched off."""
+        self._past, self._new_ledger, self._off = past, new_ledger, off
+        self._ledger: Ledger | None = None
+        self._chat: Chat | None = None
+        self._steps, self._taken = "", 0
+        self._pending: Context | None = None
+        self._sent: tuple[Chat, LedgerSnapshot] | None = None
+        """The last request of this turn that the model has seen, and the chat it was made of."""
+
+    def context(
+        self, turn: Turn, layers: Sequence[Layer], chat: Chat, since: Sequence[Message], *, tools: Sequence[AnyTool],
+        repeat: Sequence[Layer], skipped: Mapping[str, Phrase],
+    ) -> Context:  # fmt: skip
+        """The next request; `since` is what the turn has added so far."""
+        layers, steps = apart(layers), str(turn.session.runtime.get("steps", ""))
+        ledger = self._ledger
+        if ledger is None or chat is not self._chat or steps != self._steps:
+            ledger = self._open(turn, chat, since, tools, folded=steps != self._steps)
+            self._ledger, self._chat, self._steps, self._taken = ledger, chat, steps, len(since)
+            if reason := self._must_go(turn, ledger, layers):
+                ledger.new_epoch(reason)
+        for message in since[self._taken :]:
+            ledger.append(message)
+        self._taken = len(since)
+        user = None if self._sent or turn.given.results else turn.user
+        self._pending = ledger.prepare(layers, user=user, tools=tools, repeat=repeat, skipped=skipped)
+        return self._pending
+
+    def sent(self) -> None:
+        """Something came back: the model has seen the request that was prepared last."""
+        if self._pending and self._ledger and self._chat:
+            self._ledger.sent(self._pending)
+            self._pending = None
+            self._sent = (self._chat, self._ledger.snapshot())
+
+    def kept(self, turn: Turn) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """What the next turn needs, and its texts by hash; None when nothing was seen and all stays as it was."""
+        if self._sent is None:
+            return None
+        chat, snapshot = self._sent
+        if self._steps:
+            return {"epoch": snapshot.epoch, "lost": FOLDED.to_json(), "change": self._past.change}, {}
+        seqs = dict(enumerate([*places(chat.rows), turn.before or 0]))
+        if snapshot.start not in seqs or not all(place in seqs for place in snapshot.told):
+            return {"epoch": snapshot.epoch, "lost": LOST.to_json(), "change": self._past.change}, {}
+        told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.told.items()}
+        kept = {
+            "epoch": snapshot.epoch, "reason": snapshot.reason.to_json(), "change": self._past.change,
+            "start": seqs[snapshot.start], "size": snapshot.size, "digest": snapshot.digest, "tools": snapshot.tools,
+            "form": snapshot.form, "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
+            "told": told,
+        }  # fmt: skip
+        layers = [one.layer for one in snapshot.head] + [one.layer for said in snapshot.told.values() for one in said]
+        return kept, {text_hash(layer.text): layer.text for layer in layers}
+
+    def _open(
+        self, turn: Turn, chat: Chat, since: Sequence[Message], tools: Sequence[AnyTool], *, folded: bool
+    ) -> Ledger:
+        """A ledger with the chat as its log, at the last request where that can be."""
+        history: list[Any] = list(chat.messages)
+        if self._sent and not turn.given.results:
+            history.append({"role": "user", "content": turn.user})
+        history += since
+        ledger = self._new_ledger(history=history, older=chat.older)
+        kept = self._past.kept
+        if self._sent and (folded or self._sent[0] is not chat):
+            ledger.after(self._sent[1].epoch, FOLDED if folded else COMPACTED)
+        elif self._sent:
+            ledger.resume(self._sent[1], history, tools)
+        elif kept:
+            found = _snapshot(self._past, chat, Runtime.of(turn.session.runtime).folded)
+            if isinstance(found, Phrase):
+                ledger.after(int(kept["epoch"]), found)
+            else:
+                ledger.resume(found, history, tools)
+        return ledger
+
+    def _must_go(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer]) -> Phrase | None:
+        """Why something that was sent must not stay; None when all of it may."""
+        if self._sent or not ledger.seen:
+            return None
+        if any(name in self._off for name, _ in ledger.seen):
+            return OFF
+        if len(self._past.changed) >= MAX_CHANGES:
+            return MANY
+        for memory in self._past.changed:
+            if memory.state == "forgotten":
+                return FORGOTTEN
+            (now,) = memory_layers([Recalled(memory, 1.0)], turn.owner)
+            known = ledger.seen.get(("memory", now.source))
+            if known and memory.state == "superseded":
+                return REPLACED
+            if known and not is_known(known, now):
+                return EDITED
+        now = {(layer.name, layer.source): layer for layer in layers}
+        for key, known in ledger.seen.items():
+            if key in self._past.gone:
+                return self._past.gone[key]
+            if key[0] == "session" and (key not in now or not is_known(known, now[key])):
+                return PROFILE if key[1] == "profile" else SESSION
+        return None
+
+
+def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
+    """What is kept, where it has the form that it was written in; else only that it is lost. It lay in a store, and may
+    have come from a file."""
+    found = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {"": kept}
+    lost = {"epoch": found["epoch"] if _typed(found, {"epoch": int}) else 1, "lost": LOST.to_json(), "change": 0}
+    if not found:
+        return found
+    if "lost" in found and _typed(found, {"epoch": int, "change": int}) and Phrase.is_json(found["lost"]):
+        return found
+    told, head = found.get("told"), found.get("head")
+    if not _typed(found, FIELDS) or not isinstance(told, dict) or not isinstance(head, list):
+        return lost
+    if not Phrase.is_json(found.get("reason")):
+        return lost
+    said = cast("dict[str, Any]", told)
+    rows = [(row, DECISIONS) for row in cast("list[Any]", head)]
+    for place, updates in said.items():
+        if not (place.isascii() and place.isdigit() and len(place) < 16 and isinstance(updates, list)):
+            return lost
+        rows += [(row, CHANGES) for row in cast("list[Any]", updates)]
+    return found if all(_is_row(row, kinds, owner) for row, kinds in rows) else lost
+
+
+def _typed(found: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
+    for name, kind in fields.items():
+        value: Any = found.get(name)
+        if type(value) is not kind or (kind is int and not 0 <= value < NUMBER_LIMIT):
+            return False
+    return True
+
+
+def _is_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
+    if not isinstance(row, list) or len(cast("list[Any]", row)) != 8:
+        return False
+    change, name, source, whose, trust, volatile, version, reason = cast("list[Any]", row)
+    texts = all(isinstance(one, str) for one in (change, name, source, trust, version)) and Phrase.is_json(reason)
+    known = texts and change in kinds and name in LAYERS and trust in get_args(Trust)
+    return known and isinstance(volatile, bool) and (whose is None or whose == owner)
+
+
+def apart(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers that can be told apart: of several of one name and source each has a number."""
+    count: dict[tuple[str, str], int] = {}
+    found: list[Layer] = []
+    for layer in layers:
+        number = count[layer.name, layer.source] = count.get((layer.name, layer.source), 0) + 1
+        found.append(layer if number == 1 else replace(layer, source=f"{layer.source} ({number})"))
+    return found
+
+
+def _row(change: str, layer: Layer, reason: Phrase) -> list[Any]:
+    origin = [layer.name, layer.source, layer.owner, layer.trust, layer.volatile]
+    return [change, *origin, text_hash(layer.text), reason.to_json()]
+
+
+def _rows(kept: Mapping[str, Any]) -> list[Any]:
+    return [*kept.get("head", ()), *(row for told in kept.get("told", {}).values() for row in told)]
+
+
+def _names(kept: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(row[6] for row in _rows(kept)))
+
+
+def _snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | Phrase:
+    """The last request as it is kept, with its place in this chat; or why there is none."""
+    kept = past.kept
+    if "lost" in kept:
+        return Phrase.from_json(kept["lost"])
+    if kept["start"] <= folded:
+        return COMPACTED
+    at = {seq: place for place, seq in enumerate(places(chat.rows)) if seq}
+    seqs = [int(seq) for seq in kept["told"]]
+    if any(name not in past.texts for name in _names(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
+        return LOST
+    return LedgerSnapshot(
+        kept["epoch"], Phrase.from_json(kept["reason"]),
+        tuple(Fitted(layer, change, reason) for change, layer, reason in _layers(kept["head"], past.texts)),
+        {
+            at[int(seq)]: tuple(LayerUpdate(*one) for one in _layers(rows, past.texts))
+            for seq, rows in kept["told"].items()
+        },
+        at[kept["start"]], kept["size"], kept["tools"], kept["form"], kept["digest"],
+    )  # fmt: skip
+
+
+def _layers(rows: Sequence[Sequence[Any]], texts: Mapping[str, str]) -> list[tuple[Any, Layer, Phrase]]:
+    return [
+        (change, Layer(name, texts[version], source, owner, trust, volatile), Phrase.from_json(reason))
+        for change, name, source, owner, trust, volatile, version, reason in rows
+    ]

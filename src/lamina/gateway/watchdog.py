@@ -1,0 +1,102 @@
+"""A gateway whose event loop is stuck is of no use: its supervisor is notified, or it ends itself.
+
+The loop gives a sign of life at short intervals. systemd gets it as a datagram (`sd_notify`) and restarts a service
+that is silent for `WatchdogSec`. Without systemd a timer in C, which needs neither the loop nor the interpreter's lock,
+prints where every thread is and ends the process; whatever started it starts it again. Nothing here reads the store.
+"""
+
+import asyncio
+import faulthandler
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from lamina.errors import SettingsError, shown
+
+SIGNS_IN_TIME = 3
+"""Signs of life in the time after which there is none: two of them may be late."""
+LOOKS_IN_TIME = 10
+"""How often it is looked for them in that time."""
+
+
+class Supervisor:
+    """What systemd is told; nothing where it does not ask."""
+
+    def __init__(self, environ: Mapping[str, str], pid: int) -> None:
+        self._place = environ.get("NOTIFY_SOCKET", "")
+        wanted, whose = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+        if wanted and not (wanted.isascii() and wanted.isdigit() and int(wanted) > 0):
+            raise SettingsError("gateway.bad_watchdog", value=shown(wanted))
+        meant = self._place and wanted and whose in ("", str(pid))
+        self.seconds = int(wanted) / 1_000_000 if meant else 0.0
+        """After which it takes the gateway for frozen; 0 where it does not watch."""
+
+    def tell(self, state: str) -> None:
+        """A supervisor that cannot be reached does not stop the gateway."""
+        if not self._place or not hasattr(socket, "AF_UNIX"):
+            return
+        place = f"\0{self._place[1:]}" if self._place.startswith("@") else self._place
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto(state.encode(), place)
+
+
+@asynccontextmanager
+async def watched(environ: Mapping[str, str], seconds: float) -> AsyncGenerator[None, None]:
+    """Inside, the event loop is watched: by systemd where it asks, and by a timer where `seconds` are given."""
+    supervisor = Supervisor(environ, os.getpid())
+    times = [each for each in (supervisor.seconds, seconds) if each]
+    signs_of_life = SignsOfLife(seconds)
+    signs = asyncio.create_task(_give_signs(supervisor, signs_of_life, min(times) / SIGNS_IN_TIME)) if times else None
+    await asyncio.sleep(0)  # the first sign comes before anybody hears that it is ready
+    supervisor.tell("READY=1")
+    try:
+        yield
+    finally:
+        supervisor.tell("STOPPING=1")
+        if signs:
+            signs.cancel()
+            signs_of_life.end()
+
+
+class SignsOfLife:
+    """The timer that ends the process, and a thread that says so in the log just before it does.
+
+    Where the interpreter's lock is held the thread cannot run; then its name is in what the timer prints, and says it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+        self._ended = threading.Event()
+        if seconds:
+            threading.Thread(target=self.end_lamina_when_its_event_loop_stands_still, daemon=True).start()
+
+    def give(self) -> None:
+        if self._seconds:
+            self._last = time.monotonic()
+            faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__ or 2)
+
+    def end(self) -> None:
+        self._ended.set()
+        faulthandler.cancel_dump_traceback_later()
+
+    def end_lamina_when_its_event_loop_stands_still(self) -> None:
+        told = 0.0
+        while not self._ended.wait(self._seconds / LOOKS_IN_TIME):
+            silent = time.monotonic() - self._last
+            if silent > self._seconds * (1 - 2 / LOOKS_IN_TIME) and told != self._last:
+                told = self._last
+                what = f"lamina: the event loop has stood still for {silent:.1f} s; the watchdog ends this process"
+                print(f"{what} after {self._seconds:g} s. Where its threads are:", file=sys.__stderr__, flush=True)
+
+
+async def _give_signs(supervisor: Supervisor, signs_of_life: SignsOfLife, interval_s: float) -> None:
+    while True:
+        if supervisor.seconds:
+            supervisor.tell("WATCHDOG=1")
+        signs_of_life.give()
+        await asyncio.sleep(interval_s)

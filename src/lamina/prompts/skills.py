@@ -1,0 +1,164 @@
+"""Skills in folders, each with a `SKILL.md`: a head with name and description, then the text on demand.
+
+Files are read like instructions: never out of their folder, bounded, and nothing hidden passes. Needs PyYAML.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from lamina.errors import InputError, LaminaError, shown
+from lamina.prompts.approvals import Approvals
+from lamina.prompts.templates import ON_DEMAND, apps_of
+from lamina.prompts.workspace import AnyPath, FileText, Missing, Workspace
+from lamina.records import Template
+from lamina.text.messages import Phrase
+
+FILE = "SKILL.md"
+NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+MAX_NAME, MAX_DESCRIPTION, MAX_SKILLS = 64, 1_024, 1_000
+
+
+def read_skills(folder: AnyPath, approvals: Approvals | None = None) -> list[Template]:
+    """The skill of a folder, or of each folder in it; the first fault stops it."""
+    return [read_skill(path, approvals) for path in _list_folders(folder)]
+
+
+def check_skills(folder: AnyPath, approvals: Approvals | None = None) -> tuple[list[Template], list[LaminaError]]:
+    """The same, and everything that is wrong."""
+    found: list[Template] = []
+    faults: list[LaminaError] = []
+    for path in _list_folders(folder):
+        wrong = _find_faults(path, approvals)
+        faults += wrong
+        found += [] if wrong else [read_skill(path, approvals)]
+    return found, faults
+
+
+def read_skill(folder: str, approvals: Approvals | None = None) -> Template:
+    """One skill; what is wrong with it is named with its place."""
+    name, file = _read_file(folder, approvals)
+    where = f"{name}/{FILE}"
+    head, body = _split_head(file.text, where)
+    return Template(
+        template_id=f"{ON_DEMAND}{_read_name(head, name, where)}",
+        name=_read_name(head, name, where),
+        content=body,
+        is_skill=True,
+        supported_apps=_read_apps(head, where),
+        description=_read_description(head, where),
+        source=f"{ON_DEMAND}{name}@{file.hash[:12]}",
+    )
+
+
+def _list_folders(folder: AnyPath) -> list[str]:
+    root = os.fspath(folder)
+    if not os.path.isdir(root):
+        code = "skill.not_a_folder" if os.path.lexists(root) else "skill.folder_missing"
+        raise InputError(code, folder=shown(root, 200))
+    if os.path.lexists(os.path.join(root, FILE)):
+        return [root]
+    linked = [name for name in sorted(os.listdir(root)) if os.path.islink(os.path.join(root, name))]
+    for name in linked:  # a folder elsewhere must not be imported by accident
+        if os.path.isdir(os.path.join(root, name)):
+            raise InputError("skill.folder_is_link", folder=shown(name))
+    names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
+    if not names:
+        raise InputError("skill.none_found", hint=_suggest_folder(root), folder=shown(root, 200))
+    if len(names) > MAX_SKILLS:
+        raise InputError("skill.too_many", folder=shown(root, 200), count=len(names), limit=MAX_SKILLS)
+    return [os.path.join(root, name) for name in names]
+
+
+def _suggest_folder(root: str) -> Phrase:
+    """Where skills are one level further down, that folder was probably meant."""
+    found = sorted(Path(root).glob(f"*/*/{FILE}"))
+    if found:
+        return Phrase("skill.found_deeper", folder=shown(str(found[0].parent.parent), 200))
+    return Phrase("skill.check_folder")
+
+
+def _read_file(folder: str, approvals: Approvals | None) -> tuple[str, FileText]:
+    name = os.path.basename(os.path.abspath(folder))
+    file = Workspace(folder, label=f"{name}/").find(FILE)
+    if isinstance(file, Missing):
+        raise InputError("skill.file_missing", file=f"{name}/{FILE}")
+    if file.hidden and not (approvals and file.hash in approvals):
+        places = [str(place) for place in file.hidden[:5]]
+        raise InputError("skill.hidden", file=f"{name}/{FILE}", places=places, folder=shown(folder, 200))
+    return name, file
+
+
+def _find_faults(folder: str, approvals: Approvals | None) -> list[LaminaError]:
+    try:
+        name, file = _read_file(folder, approvals)
+        where = f"{name}/{FILE}"
+        head, _ = _split_head(file.text, where)
+    except LaminaError as error:
+        return [error]
+    faults: list[LaminaError] = []
+    checks = (partial(_read_name, head, name), partial(_read_description, head), partial(_read_apps, head))
+    for check in checks:
+        try:
+            check(where)
+        except LaminaError as error:
+            faults.append(error)
+    return faults
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases: a few hundred bytes of them can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType] -- PyYAML has no types for it
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+
+def _split_head(text: str, where: str) -> tuple[Mapping[str, Any], str]:
+    lines = text.replace("\r\n", "\n").split("\n")
+    end = next((n for n, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), 0)
+    if lines[0].rstrip() != "---" or not end:
+        raise InputError("skill.no_head", file=where)
+    try:
+        head: object = yaml.load("\n".join(lines[1:end]), Loader=_Plain)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        hint = "skill.quote_colons"
+        if mark:
+            raise InputError("skill.bad_yaml_at", hint=hint, file=where, line=mark.line + 2) from None
+        raise InputError("skill.bad_yaml", hint=hint, file=where) from None
+    body = "\n".join(lines[end + 1 :]).strip("\n")
+    if not isinstance(head, dict):
+        raise InputError("skill.bad_head", file=where, value=shown(head))
+    if not body.strip():
+        raise InputError("skill.no_text", file=where)
+    return cast(Mapping[str, Any], head), body
+
+
+def _read_name(head: Mapping[str, Any], folder: str, where: str) -> str:
+    name = head.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise InputError("skill.bad_name", file=where, name=shown(name), limit=MAX_NAME)
+    if name != folder:
+        raise InputError("skill.bad_name", hint="skill.name_like_folder", file=where, name=shown(name), limit=MAX_NAME)
+    return name
+
+
+def _read_description(head: Mapping[str, Any], where: str) -> str:
+    text = head.get("description")
+    if not isinstance(text, str) or not text.strip() or len(text) > MAX_DESCRIPTION:
+        raise InputError("skill.bad_description", file=where, text=shown(text), limit=MAX_DESCRIPTION)
+    return " ".join(text.split())
+
+
+def _read_apps(head: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    metadata = head.get("metadata")
+    if not isinstance(metadata, dict):
+        return ()
+    return apps_of(cast(Mapping[str, Any], metadata).get("supported_apps", ()), where)

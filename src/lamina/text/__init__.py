@@ -1,0 +1,1 @@
+"""What every package needs of text: characters, index terms, dates, JSON, and long texts in slices."""

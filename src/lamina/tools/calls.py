@@ -1,0 +1,167 @@
+"""One call of a tool, from the model's arguments to the text that the model reads.
+
+Runs code that is not ours: checked and approved first, in a thread or awaited, ended when its time is up. Whatever it
+raises becomes text. Nothing is raised for what a model or a tool did wrong.
+"""
+
+import asyncio
+import copy
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+
+from lamina.apart import GRACE_S, CaughtError, in_thread
+from lamina.errors import LaminaError, ToolError, shown
+from lamina.ports import Ask
+from lamina.text.messages import Phrase, Value, join_clauses
+from lamina.text.schema import find_problems, kind_of
+from lamina.tools.registry import Tool
+from lamina.types import Decision, Outcome, ToolCallEvent
+
+P = ParamSpec("P")
+T = TypeVar("T")
+MAX_ERROR_CHARS = 2_000
+
+
+async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None) -> Outcome:
+    tool = tools.get(call.name)
+    if tool is None:
+        code = "outcome.unknown_tool" if tools else "outcome.no_tools"
+        return _failure(code, name=shown(call.name), known=list(tools))
+    if tool.run is None:
+        return _failure("outcome.only_described", tool=tool.name)
+    try:
+        arguments = read_arguments(call.arguments)
+    except ToolError as error:
+        given = shown(call.arguments, 200)
+        return _failure("outcome.unusable_arguments", tool=tool.name, problem=error.phrase, given=given)
+    problems = find_problems(tool.parameters, arguments)
+    if problems:
+        return _failure("outcome.misfits", tool=tool.name, problems=join_clauses(problems))
+    refused = await _check(tool, call, arguments, ask)
+    return refused or await _run(tool, tool.run, arguments)
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """The arguments that a model wrote; nothing at all is an empty object. Raises ToolError for what is not JSON."""
+    try:
+        value: Any = json.loads(text or "{}", parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        text.encode()
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ToolError("arguments.lone_surrogate", at=error.start) from None
+    except RecursionError:
+        raise ToolError("arguments.too_deep") from None
+    except ToolError:
+        raise
+    except ValueError as error:
+        raise ToolError("arguments.not_json", problem=str(error)) from None
+    if not isinstance(value, dict):
+        raise ToolError("arguments.not_an_object", type=kind_of(value))
+    return cast(dict[str, Any], value)
+
+
+def _refuse_constant(word: str) -> float:
+    raise ToolError("arguments.constant", value=word)
+
+
+def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # parsers disagree on which one counts, and people are shown only one of them
+        names = [name for name, _ in pairs]
+        raise ToolError("arguments.doubled", name=shown(next(name for name in names if names.count(name) > 1)))
+    return found
+
+
+async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None) -> Outcome | None:
+    """None when the call may run. What cannot be decided does not run."""
+    if tool.check is None:
+        return None
+    decision = await _call(tool, tool.check, copy.deepcopy(arguments))
+    if isinstance(decision, Outcome):
+        return decision
+    if not isinstance(decision, Decision):
+        return _failure("outcome.no_decision", tool=tool.name, value=shown(decision))
+    if decision.verdict == "safe":
+        return None
+    reason = decision.explain()
+    if decision.verdict != "confirm":
+        code = "outcome.blocked_why" if reason else "outcome.blocked"
+        return Outcome(Phrase(code, tool=tool.name, reason=reason).text(), "blocked")
+    answer = await ask(call, decision) if ask else None
+    if answer is True:
+        return None
+    if answer is None:
+        code = "outcome.unasked_why" if reason else "outcome.unasked"
+    else:
+        code = "outcome.denied_why" if reason else "outcome.denied"
+    return Outcome(Phrase(code, tool=tool.name, reason=reason).text(), "refused")
+
+
+async def _run(tool: Tool, run: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
+    value = await _call(tool, run, **arguments)
+    return value if isinstance(value, Outcome) else _as_outcome(tool, value)
+
+
+async def _call(tool: Tool, function: Callable[P, Any], /, *args: P.args, **named: P.kwargs) -> Any:
+    """What a function of the tool gave; an `Outcome` when it failed or was late. It raises our own cancellation."""
+    caught = CaughtError(asyncio.CancelledError, KeyboardInterrupt)
+    task = asyncio.ensure_future(_await_result(caught, function, args, named))
+    try:
+        await asyncio.wait({task}, timeout=tool.seconds)
+        late = not task.done()
+    finally:
+        for _ in range(3):  # it is late, or we are cancelled; it may not react at once
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=GRACE_S * 1.5)
+    if late:
+        return _failure("outcome.out_of_time", tool=tool.name, seconds=f"{tool.seconds:g}")
+    if task.cancelled():
+        return _failure("outcome.gave_up", tool=tool.name)
+    return _describe_error(tool, caught.error) if caught.error is not None else task.result()
+
+
+async def _await_result(
+    caught: CaughtError, function: Callable[..., Any], args: Sequence[object], named: Mapping[str, object]
+) -> Any:
+    value: Any = None
+    with caught:
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 -- an object whose call is async
+            value = await function(*args, **named)
+        else:
+            value = await in_thread(function, *args, **named)
+            value = await value if inspect.isawaitable(value) else value
+    return value
+
+
+def _describe_error(tool: Tool, error: BaseException) -> Outcome:
+    if isinstance(error, LaminaError):
+        code = "outcome.failed_next" if error.next_step else "outcome.failed"
+        return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
+    text: str | Phrase = Phrase("outcome.no_error_text")
+    with CaughtError():  # the __str__ of somebody else's exception may fail too
+        text = _escape_surrogates(str(error))[:MAX_ERROR_CHARS]
+    return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
+
+
+def _as_outcome(tool: Tool, value: object) -> Outcome:
+    if value is None:
+        return Outcome(Phrase("outcome.done", tool=tool.name).text())
+    if isinstance(value, str):
+        return Outcome(_escape_surrogates(value))
+    try:
+        return Outcome(_escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+    except (TypeError, ValueError, RecursionError) as error:
+        return _failure("outcome.neither_text_nor_json", tool=tool.name, type=type(value).__name__, problem=str(error))
+
+
+def _escape_surrogates(text: str) -> str:
+    """Text that can be stored and sent: half of a surrogate pair becomes visible."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _failure(code: str, **values: Value) -> Outcome:
+    """A call that did not work, in the language that models read."""
+    return Outcome(_escape_surrogates(Phrase(code, **values).text()), "failed")
