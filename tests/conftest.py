@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from lamina.store.store import open_store
 from tests import entry_points
 from tests.faults.load import SOAK, Clock, Load
-from tests.leftovers import Run
+from tests.leftovers import WATCHED, Run
 from tests.postgres import Server, running
 
 settings.register_profile(
@@ -60,7 +60,8 @@ LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit what the first one set up
+    inside = hasattr(config, "workerinput") or WATCHED in os.environ
+    if not inside:  # pytest-xdist's processes and a run inside a test inherit what the first process set up and checks
         config.stash[RUN] = Run()
         config.stash[RUN].begin()
     entry_points.begin()

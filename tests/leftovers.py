@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = "lamina-tests-"
+WATCHED = "PYTEST_LEFTOVERS_WATCHED"
+"""Set for everything that a run starts. A run inside a test does not look for leftovers: it would find those of the
+tests beside it, which the outer run finds at its end."""
 OWN_NAMES = ("pytest-of-", "home")
 """What belongs into the folder of a run."""
 OUR_MARKS = ("pytest-", "nginx", "playwright", "chromium", ".org.chromium", "gateway-")
@@ -80,7 +83,7 @@ class Run:
         home = self.folder / "home"
         home.mkdir()
         uv_cache = os.environ.get("UV_CACHE_DIR") or str(Path(__file__).parent.parent / ".cache" / "uv")
-        os.environ |= {"HOME": str(home), "TMPDIR": str(self.folder), "UV_CACHE_DIR": uv_cache}
+        os.environ |= {"HOME": str(home), "TMPDIR": str(self.folder), "UV_CACHE_DIR": uv_cache, WATCHED: "yes"}
         for name, folder in (("CACHE", ".cache"), ("CONFIG", ".config"), ("DATA", ".local/share"),
                              ("STATE", ".local/state")):  # fmt: skip
             os.environ[f"XDG_{name}_HOME"] = str(home / folder)
