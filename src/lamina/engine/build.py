@@ -24,8 +24,8 @@ from lamina.errors import LaminaError, NotFoundError
 from lamina.ports import Count, HistoryRows, Source
 from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
 from lamina.records import Session, StoredMessage, Turn
+from lamina.text.json import size_of
 from lamina.text.messages import Phrase
-from lamina.text.slices import size_of
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Form, Lang, Layer, Layout, Message, Share
 

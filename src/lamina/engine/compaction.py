@@ -15,7 +15,7 @@ from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
 from lamina.ports import Complete, Count, HistoryRows
 from lamina.records import Session, StoredMessage
-from lamina.text.slices import size_of
+from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
 FOLD_AT_SHARE = 0.8

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from lamina.apart import run_apart
-from lamina.assembly.history import closed, together, whole
+from lamina.assembly.history import closed, together
 from lamina.errors import LayerError, LeaseError, format_value
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
@@ -29,6 +29,7 @@ from lamina.memory.summaries import summarise, summary_from_reply, summary_promp
 from lamina.ports import Complete, Finder, Found, MemoryRows, Store
 from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
 from lamina.text.messages import NOTHING, Phrase
+from lamina.text.unicode import join_surrogates
 from lamina.types import Fact, FactKind, Layer
 
 Clock = Callable[[], float]
@@ -75,7 +76,7 @@ def _searched(words: str) -> str:
 def _read_part(rows: Sequence[StoredMessage], role: str) -> str:
     """What the user or the assistant said in a turn; more than nobody types is cut off, and still too long to type."""
     said = "\n".join(row.text for row in rows if row.role == role)
-    return whole(said[: MAX_TEXT + 1]).replace("\0", " ")
+    return join_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
 
 class MemoryService:
