@@ -40,8 +40,9 @@ from lamina.engine.ledger_state import KEY as LEDGER
 from lamina.engine.state import DEGRADED, Compaction, Runtime
 from lamina.engine.work import Limits, TurnState, ending, plausible_usage, read_user_words, status_of, usage, written
 from lamina.errors import CompactionError, LaminaError, LeaseError, LimitError, MessageError, StoreError, format_value
-from lamina.ports import Ask, Complete, HistoryRows, Provider
+from lamina.ports import Ask, Complete, Provider
 from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
+from lamina.store.messages import History
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
 from lamina.text.unicode import MAX_LOOP_SIZE, join_surrogates, slices
@@ -99,7 +100,7 @@ class Engine:
     """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to whoever reads."""
 
     def __init__(
-        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: HistoryRows, *,
+        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: History, *,
         provider: Provider, limits: Limits | None = None,
         jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None,
         compacts: bool = True, lease: float = LEASE,
