@@ -42,7 +42,7 @@ from lamina.engine.work import Limits, TurnState, ending, plausible_usage, read_
 from lamina.errors import CompactionError, LaminaError, LeaseError, LimitError, MessageError, StoreError, format_value
 from lamina.ports import Ask, Complete, Provider
 from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
-from lamina.store.messages import History
+from lamina.store.messages import Messages
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
 from lamina.text.unicode import MAX_LOOP_SIZE, join_surrogates, slices
@@ -100,7 +100,7 @@ class Engine:
     """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to whoever reads."""
 
     def __init__(
-        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: History, *,
+        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: Messages, *,
         provider: Provider, limits: Limits | None = None,
         jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None,
         compacts: bool = True, lease: float = LEASE,

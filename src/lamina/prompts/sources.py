@@ -13,7 +13,7 @@ from lamina.memory.service import MemoryService, collected_layers, memory_layers
 from lamina.ports import Source
 from lamina.prompts.templates import Missing, scenario_layers, scenario_rank, supports
 from lamina.records import Template, Turn
-from lamina.store.messages import History
+from lamina.store.messages import Messages
 from lamina.store.templates import Profile, Templates
 from lamina.types import LAYERS, Layer, Trust
 
@@ -122,7 +122,7 @@ class MemorySource:
 
     name, optional = "memory", True
 
-    def __init__(self, services: Services, history: History, *, top_n: int) -> None:
+    def __init__(self, services: Services, history: Messages, *, top_n: int) -> None:
         self._services, self._history, self._top_n = services, history, top_n
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -135,7 +135,7 @@ class MemorySource:
         if turn.given.history is not None:
             newest = turn.given.history[-AROUND:]
             return [str(one["content"]) for one in newest if one["role"] != "tool" and isinstance(one["content"], str)]
-        around = await self._history.messages(
+        around = await self._history.list(
             turn.owner, turn.session.session_id, before=turn.before, limit=AROUND, newest=True
         )
         return [row.text for row in around if row.role in ("user", "assistant") and row.text]
@@ -146,7 +146,7 @@ class CollectedSource:
 
     name, optional = "collected", True
 
-    def __init__(self, history: History, *, limit: int) -> None:
+    def __init__(self, history: Messages, *, limit: int) -> None:
         self._history, self._limit = history, limit
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -170,7 +170,7 @@ class SummarySource:
 
 
 def chat_sources(
-    templates: Templates, profile: Profile, history: History, services: Services, *,
+    templates: Templates, profile: Profile, history: Messages, services: Services, *,
     missing: Missing, memories: int, collected: int, summaries: int,
 ) -> list[Source]:  # fmt: skip
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""
