@@ -34,7 +34,7 @@ soak: .venv/dev.stamp  ## the fault tests at length, at most 90 minutes, goes on
 	@$(BIN)/python -m scripts.soak $(if $(QUICK),--times 1,$(if $(N),--times $(N))) $(if $(ONLY),--only $(ONLY)) \
 	$(if $(FRESH),--fresh)
 
-requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/requirements.md
+requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/evidence/requirements.md
 	@$(BIN)/python -m scripts.requirements
 
 walk: .venv/dev.stamp  ## trace one streamed request through a gateway and write its path into docs/design/request.md

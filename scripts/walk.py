@@ -37,6 +37,8 @@ TOKEN = "lam_loopback_" + "w" * 43
 ANSWER = [{"text": "A pier "}, {"text": "stands in "}, {"text": "the sea."}, {"usage": [120, 96, 8]}, {"done": "stop"}]
 FORMS = ("openai", "anthropic", "api")
 LINE_COLUMNS = 118
+SETTLE_S = 0.5
+"""After the first request, whose last checkpoint is still being written when its reply ends."""
 EPILOG = "example: python -m scripts.walk --form api --json | jq .files[].path"
 
 
@@ -177,6 +179,7 @@ async def follow_request(form: str, folder: Path) -> Walk:
             ):
                 path, body = await _start_chat(client, form)
                 await _stream(client, path, body)
+                await asyncio.sleep(SETTLE_S)
                 tracer.start()
                 await _stream(client, path, body)
                 tracer.stop()

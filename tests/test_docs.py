@@ -29,15 +29,15 @@ from tests.gateway.processes import gateway
 
 ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
-GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has figures, not examples
-WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
+GENERATED = ROOT / "docs" / "evidence" / "benchmarks.md"  # written by `make bench`: it has figures, not examples
+WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").rglob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 SUBMODULES = {
     f"lamina.{name}": import_module(f"lamina.{name}")
     for name in ("app.session", "errors", "events", "providers.scripted", "records", "tools", "types")
 }
-"""What docs/library.md calls stable."""
+"""What docs/guide/library.md calls stable."""
 PUBLIC = {*lamina.__all__, "__all__", "__version__", "adapters", *(name.split(".")[1] for name in SUBMODULES)}
 FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -232,7 +232,7 @@ def anchors(text: str) -> set[str]:
 
 def figures_that_no_run_measured(text: str, report: str) -> list[str]:
     """Figures in what the table of a README says of the benchmarks that do not stand in their report."""
-    quoted = re.findall(r"\[([^\]]*\d[^\]]*)\]\(docs/benchmarks\.md#", text)
+    quoted = re.findall(r"\[([^\]]*\d[^\]]*)\]\(docs/evidence/benchmarks\.md#", text)
     figures = [figure for words in quoted for figure in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", words)]
     return [figure for figure in figures if not re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\d])", report)]
 
@@ -348,7 +348,7 @@ def test_no_page_names_a_place_on_somebodys_machine(path: Path) -> None:
 
 
 def test_every_public_name_is_documented() -> None:
-    pages = "\n".join(read(path) for path in WRITTEN if path.parent == ROOT / "docs")
+    pages = "\n".join(read(path) for path in WRITTEN if path not in READMES)
     assert [name for name in lamina.__all__ if not re.search(rf"\b{name}\b", pages)] == []
 
 
@@ -374,7 +374,7 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
         "there is no heading for #top in this page",
     ]
     assert not broken_links("# Top: one\nsee [this](README.md#lamina), [that](https://a.b) and [here](#top-one)", ROOT)
-    assert figures_that_no_run_measured("[0.95 of 1,000](docs/benchmarks.md#a)", "0.95 of 10,000") == ["1,000"]
+    assert figures_that_no_run_measured("[0.95 of 1,000](docs/evidence/benchmarks.md#a)", "0.95 of 10,000") == ["1,000"]
     for text in ("`lamina.Engine`", "`from lamina import Engine`", "`Window.shrink`", "lamina.assembly.window"):
         assert unknown_names(text), text
     for code in (
