@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 import pytest
 
@@ -211,8 +212,12 @@ def stray_outputs(text: str) -> list[str]:
 
 def broken_links(text: str, folder: Path) -> list[str]:
     """Links within the repository to files that are not there, and to headings that their page does not have."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(text))
-    problems: list[str] = []
+    text_alone = without_blocks(text)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text_alone)
+    defined = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text_alone, re.MULTILINE))
+    used = re.findall(r"(?<!!)\[([\w-]+)\](?![\[(:\w])", text_alone) if defined else []
+    targets += defined.values()
+    problems = [f"there is no [{name}]: below" for name in used if name not in defined]
     for target in targets:
         name, _, heading = target.partition("#")
         if re.match(r"[a-z]+:", target):
@@ -317,7 +322,18 @@ def test_both_readmes_have_the_same_code_blocks_and_headings() -> None:
     for one, other in zip(blocks(english), blocks(chinese), strict=True):
         assert (one.lang, one.text) == (other.lang, other.text)
     assert heading_levels(english) == heading_levels(chinese)
-    assert len(blocks(english)) > 10
+    assert len(blocks(english)) > 8
+
+
+def column_width(line: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in line)
+
+
+@pytest.mark.parametrize("path", READMES, ids=name_of)
+def test_the_readmes_fit_a_terminal_and_show_code_at_once(path: Path) -> None:
+    text = read(path)
+    assert [line for line in text.split("\n") if line.startswith("|") and column_width(line) > 120] == []
+    assert blocks(text)[0].line < 25
 
 
 def test_the_readmes_list_every_make_target_and_no_other() -> None:
@@ -369,6 +385,10 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
     assert stray_outputs(fenced("python", "print(1)") + "which prints\n" + fenced("text", "1"))
     assert stray_outputs(fenced("text", "1"))
     assert broken_links("see [this](nowhere.md#top)", ROOT)
+    assert broken_links("see [this] and [that][other]\n\n[this]: nowhere.md", ROOT) == [
+        "there is no [other]: below",
+        "there is no nowhere.md",
+    ]
     assert broken_links("see [this](README.md#no-such-heading) and [here](#top)", ROOT) == [
         "there is no heading for #no-such-heading in README.md",
         "there is no heading for #top in this page",

@@ -111,8 +111,8 @@ def rows_of_settings() -> str:
 def test_every_field_of_the_settings_has_a_docstring_and_a_row_on_the_page() -> None:
     rows = rows_of_settings()
     assert [field.name for field in fields(Settings)] == re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)
-    page = (ROOT / "docs" / "guide" / "library.md").read_text(encoding="utf-8")
-    assert rows in page, f"docs/guide/library.md should have\n{rows}"
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert rows in page, f"docs/reference/settings.md should have\n{rows}"
 
 
 async def test_a_session_is_an_object(tmp_path: Path) -> None:
