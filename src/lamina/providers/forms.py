@@ -18,6 +18,7 @@ from lamina.errors import (
     format_value,
 )
 from lamina.text.messages import Phrase
+from lamina.text.unicode import join_surrogates
 from lamina.types import Context, Done, DoneReason, Receipt, Text, ToolCallEvent, Usage
 
 MAX_CALLS = 256
@@ -118,10 +119,6 @@ class TextJoiner:
         if self._held:
             self._held = ""
             yield Text("\ufffd")
-
-
-def join_surrogates(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(slots=True)
