@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from lamina.errors import ToolError, format_value
 from lamina.portable import NOFOLLOW
-from lamina.prompts.workspace import Key, key_of, parts
+from lamina.prompts.workspace import FileKey, key_of, parts
 from lamina.text.messages import Value
 
 TEMPORARY = ".lamina-{}.tmp"
@@ -28,7 +28,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW
 _LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
 
 
-def write_whole(root: str, path: str, data: bytes, *, known: Key | None = None) -> bool:
+def write_whole(root: str, path: str, data: bytes, *, known: FileKey | None = None) -> bool:
     """Write a file below the root, making its folders; True when it is new. Its mode is kept, links are never taken.
 
     `known` is the version that the new text was made from: when another one is there, nothing is written.
