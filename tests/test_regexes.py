@@ -42,7 +42,7 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
         ("text/dates.py", "'|'.join((f'(?P<{name}>{rule})' for name, rule in rules.items()))"): days,
         ("gateway/shapes.py", "text"): schema_patterns(),
         ("tools/addresses.py", "alphabet"): [alphabet for alphabet, _ in of("tools.addresses", "_CODES")],
-        ("tools/said.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
+        ("tools/calls.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
             rf"https?://(?:www\.)?{host}(?![\w.@:-]*@|[\w-]|\.\w)" for host in hosts
         ],
         ("memory/when.py", "pattern"): dates,

@@ -6,6 +6,7 @@ Servers are real and on this machine. What counts as the open internet is a swit
 import asyncio
 import base64
 import gzip
+import json
 import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from lamina.errors import ToolError
 from lamina.tools.addresses import Address, carries_secret, is_global, read_target
+from lamina.tools.registry import Tool, ToolRegistry
 from lamina.tools.web import MAX_REDIRECTS, Web, web_tools
-from lamina.types import Key
+from lamina.types import Decision, Key, ToolCallEvent
 from tests.tools.site import HERE, always_here, answer, only_here, site, to, web
 
 NOT_OPEN = [
@@ -208,7 +210,7 @@ def test_T5_an_address_that_the_standard_library_calls_private_is_never_open(add
 
 def test_T5_every_hostile_url_is_blocked_before_anything_is_asked() -> None:
     assert len(HOSTILE) >= 60
-    strict = Web(hosts=lambda host: True)
+    strict = Web()
     assert [url for url in HOSTILE if strict.check({"url": url}).verdict != "block"] == []
 
 
@@ -216,7 +218,7 @@ async def test_T5_every_hostile_url_is_refused_by_the_fetch_itself() -> None:
     async def never(host: str, port: int) -> Sequence[str]:
         raise AssertionError(f"{host} was looked up")
 
-    strict = Web(hosts=lambda host: True, resolver=never)
+    strict = Web(resolver=never)
     for url in HOSTILE:
         with pytest.raises(ToolError):
             await strict.fetch(url)
@@ -263,7 +265,7 @@ async def test_T5_a_redirect_to_another_host_is_told_and_not_followed() -> None:
         return ["127.0.0.1"]
 
     async with site({"/": to("http://evil.example/leak?d=DATA"), "/sub": to("http://a.site.example/")}) as it:
-        one = Web(hosts=lambda host: host == "site.example", allowed=only_here, resolver=looked_up)
+        one = Web(allowed=only_here, resolver=looked_up)
         text = await one.fetch(it.url("/"))
         assert "was not followed" in text
         assert "http://evil.example/leak?d=DATA" in text
@@ -468,23 +470,39 @@ async def test_T5_nobody_there_and_an_unknown_name_are_told_in_words() -> None:
 SECRET = "sk-Very+Secret/1234=="
 
 
-def test_T5_only_hosts_that_somebody_named_are_fetched_without_asking() -> None:
-    one = Web(hosts=lambda host: host in ("docs.example", "xn--fsqu00a.example"))
-    verdicts = {
-        "https://docs.example/a?b=1": "safe",
-        "https://DOCS.example./": "safe",
-        "https://例子.example/": "safe",
-        "https://evil.example/?q=data": "confirm",
-        "https://docs.example.evil.example/": "confirm",
-        "https://sub.docs.example/": "confirm",
-        "https://docs.example:8443/": "confirm",
-        "http://docs.example:443/": "safe",
-        "https://me@docs.example/": "block",
-        "https://10.0.0.1/": "block",
+async def test_T5_only_hosts_that_the_user_named_are_fetched_without_asking() -> None:
+    one = Web()
+    said = "compare https://docs.example/ with https://xn--fsqu00a.example"
+    fetched: list[str] = []
+
+    def fetch(url: str) -> str:
+        fetched.append(url)
+        return url
+
+    async def refuse(_call: ToolCallEvent, _decision: Decision) -> bool:
+        return False
+
+    tools = ToolRegistry(Tool.of(fetch, description="Fetch a page.", check=one.check))
+    states = {
+        "https://docs.example/a?b=1": "done",
+        "https://DOCS.example./": "done",
+        "https://例子.example/": "done",
+        "https://evil.example/?q=data": "refused",
+        "https://docs.example.evil.example/": "refused",
+        "https://sub.docs.example/": "refused",
+        "https://docs.example:8443/": "refused",
+        "http://docs.example:443/": "done",
+        "https://me@docs.example/": "blocked",
+        "https://10.0.0.1/": "blocked",
     }
-    assert {url: one.check({"url": url}).verdict for url in verdicts} == verdicts
-    assert Web().check({"url": "https://docs.example/"}).verdict == "confirm"
-    assert Web().check({}).verdict == "block"
+    found: dict[str, str] = {}
+    for url in states:
+        call = ToolCallEvent("c", "fetch", json.dumps({"url": url}))
+        found[url] = (await tools.call(call, ask=refuse, user_text=said)).state
+        assert (await tools.call(call)).state in ("refused", "blocked"), "nothing is named in an empty text"
+    assert found == states
+    assert fetched == [url for url, state in states.items() if state == "done"]
+    assert one.check({}).verdict == "block"
     assert one.check({"url": "https://docs.example/\u202e"}).shows == "https://docs.example/\\u202e"
 
 
@@ -504,7 +522,7 @@ def test_T5_only_hosts_that_somebody_named_are_fetched_without_asking() -> None:
 )  # fmt: skip
 async def test_T5_a_url_that_holds_a_secret_is_blocked_however_it_is_written(hidden: str) -> None:
     for secret in (SECRET, Key(SECRET)):
-        one = Web(hosts=lambda host: True, secrets=[secret, ""])
+        one = Web(secrets=[secret, ""])
         for url in (f"https://docs.example/?q={hidden}", f"https://docs.example/{hidden}/x"):
             decision = one.check({"url": url})
             assert decision.verdict == "block", url
@@ -539,6 +557,6 @@ def test_T5_ordinary_urls_hold_no_secret() -> None:
 
 
 def test_T5_the_product_is_strict_by_default() -> None:
-    (tool,) = web_tools(hosts=lambda host: True)
+    (tool,) = web_tools()
     assert tool.check is not None
     assert tool.check({"url": f"http://{HERE}/"}).verdict == "block"

@@ -88,11 +88,6 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def no_host(_host: str) -> bool:
-    """No host is trusted by default."""
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """What was fetched: where it ended up, what it is, its bytes decoded, and whether that is not all of it."""
@@ -107,7 +102,6 @@ class Page:
 class Web:
     """How pages are fetched. `allowed` and `resolver` are there for tests; a product leaves them alone."""
 
-    hosts: Callable[[str], bool] = no_host
     secrets: Sequence[str] = ()
     allowed: Callable[[Address], bool] = is_global
     resolver: Resolve = resolve
@@ -115,7 +109,7 @@ class Web:
     most_bytes: int = MAX_PAGE_BYTES
 
     def check(self, arguments: Mapping[str, Any]) -> Decision:
-        """Whether a fetch runs by itself: to hosts that the user named or allowed. Others could carry data out."""
+        """A fetch can carry data out, so it needs a yes unless the user named its host."""
         url = str(arguments.get("url", ""))
         shows = visible_command(url)
         try:
@@ -125,9 +119,7 @@ class Web:
             return Decision("block", Phrase(code, problem=error.phrase, next=error.next_step), shows)
         if target.port not in PORTS.values():
             return Decision("confirm", Phrase("gate.unusual_port", host=target.host, port=target.port), shows)
-        if not self.hosts(target.host):
-            return Decision("confirm", Phrase("gate.unnamed_host", host=target.host), shows)
-        return Decision("safe", Phrase("gate.named_host", host=target.host), shows)
+        return Decision("confirm", Phrase("gate.unnamed_host", host=target.host), shows, host=target.host)
 
     async def fetch(self, url: str, offset: int = 0, limit: int = CHARACTERS) -> str:
         """A page as Markdown, from a character on, as far as a limit."""
@@ -328,12 +320,11 @@ class _Checked(aiohttp.TCPConnector):
 
 
 def web_tools(
-    *, hosts: Callable[[str], bool] = no_host, secrets: Sequence[str] = (),
-    allowed: Callable[[Address], bool] = is_global, resolver: Resolve = resolve,
+    *, secrets: Sequence[str] = (), allowed: Callable[[Address], bool] = is_global, resolver: Resolve = resolve,
     seconds: float = SECONDS, most_bytes: int = MAX_PAGE_BYTES,
 ) -> list[Tool]:  # fmt: skip
-    """The tool web_fetch. `hosts` says which hosts the user named or allowed; a URL never has one of the `secrets`."""
-    web = Web(hosts, secrets, allowed, resolver, seconds, most_bytes)
+    """The tool web_fetch. A URL that has one of the `secrets` is never fetched."""
+    web = Web(secrets, allowed, resolver, seconds, most_bytes)
 
     async def web_fetch(url: str, offset: int = 0, limit: int = CHARACTERS) -> str:
         return await web.fetch(url, offset, limit)
