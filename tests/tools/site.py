@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from lamina.tools.addresses import Address
-from lamina.tools.web import Web
+from lamina.tools.web import Address, Web
 
 HERE = ip_address("127.0.0.1")
 
