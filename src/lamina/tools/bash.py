@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.sandbox.process import Ran, shell_environment
 from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Confined, Sandbox, is_below
 from lamina.text.messages import Phrase
@@ -260,4 +260,4 @@ def clean_output(output: str) -> str:
 
 def _name_signal(number: int) -> str:
     known = {each.value: each.name for each in signal.Signals}
-    return f"{number} ({known[number]})" if number in known else shown(number)
+    return f"{number} ({known[number]})" if number in known else format_value(number)

@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from lamina.errors import InstructionsError, ToolError, shown
+from lamina.errors import InstructionsError, ToolError, format_value
 from lamina.portable import NOFOLLOW
 from lamina.prompts.workspace import FileBytes, Key, Missing, Workspace, below, key_of, parts
 from lamina.text.messages import Phrase, Value
@@ -102,7 +102,7 @@ class _FileTools(Workspace):
         if first < 1 or (limit is not None and limit < 1):
             raise ToolError("read_file.bad_range", offset=str(offset), limit=str(limit))
         if first > len(lines):
-            raise ToolError("read_file.past_end", file=shown(path), lines=len(lines), first=first)
+            raise ToolError("read_file.past_end", file=format_value(path), lines=len(lines), first=first)
         last = min(len(lines), first - 1 + (limit or len(lines)))
         part = "".join(lines[first - 1 : last])
         newline = "" if part.endswith("\n") else "\n"
@@ -121,7 +121,7 @@ class _FileTools(Workspace):
         with self.change_lock:
             new = write_atomically(self.root, self._check_writable(path), data)
         code = "write_file.created" if new else "write_file.written"
-        return str(Phrase(code, file=shown(path, 200), size=len(data), lines=len(_split_lines(content))))
+        return str(Phrase(code, file=format_value(path, 200), size=len(data), lines=len(_split_lines(content))))
 
     def edit_file(
         self, path: Annotated[str, PATH_DESCRIPTION],
@@ -135,7 +135,7 @@ class _FileTools(Workspace):
             found = self._load_bytes(path)
             data, at = self._replace_text(path, found.data, old_string, new_string)
             write_atomically(self.root, name, data, known=key_of(found.info))
-        return str(Phrase("edit_file.replaced", file=shown(path, 200), line=at))
+        return str(Phrase("edit_file.replaced", file=format_value(path, 200), line=at))
 
     def check_read(self, arguments: Mapping[str, Any]) -> Decision:
         path = arguments["path"]
@@ -160,9 +160,9 @@ class _FileTools(Workspace):
     def check(self, path: str, found: str, info: os.stat_result) -> None:
         super().check(path, found, info)
         if found and (DATABASE_NAME.search(fold_name(found)) or (info.st_dev, info.st_ino) in self.closed.identify()):
-            raise ToolError("file_tool.database", file=shown(path))
+            raise ToolError("file_tool.database", file=format_value(path))
         if found and is_secret_path(found) and not is_secret_path(path):
-            raise ToolError("read_file.link_to_secret", file=shown(path), target=shown(found))
+            raise ToolError("read_file.link_to_secret", file=format_value(path), target=format_value(found))
 
     def _load_bytes(self, path: str) -> FileBytes:
         found = self.load(self._relative_path(path))
@@ -190,9 +190,9 @@ class _FileTools(Workspace):
         name = self._relative_path(path)
         names = [fold_name(each) for each in split_path(name)]
         if ".git" in names:
-            raise ToolError("write_file.belongs_to_git", file=shown(path))
+            raise ToolError("write_file.belongs_to_git", file=format_value(path))
         if DATABASE_NAME.search(names[-1]):
-            raise ToolError("file_tool.database", file=shown(path))
+            raise ToolError("file_tool.database", file=format_value(path))
         return name
 
     def _check_change(self, arguments: Mapping[str, Any], difference: Callable[[str], str]) -> Decision:
@@ -245,7 +245,7 @@ def _split_lines(text: str) -> list[str]:
 def _find_single_match(path: str, text: str, old: str) -> int:
     at = text.find(old)
     if at < 0:
-        raise ToolError("edit_file.not_found", hint=_explain_absence(text, old), file=shown(path))
+        raise ToolError("edit_file.not_found", hint=_explain_absence(text, old), file=format_value(path))
     places: list[int] = []
     found = at
     while found >= 0 and len(places) < 6:
@@ -253,7 +253,7 @@ def _find_single_match(path: str, text: str, old: str) -> int:
         found = text.find(old, found + 1)  # one character on: overlapping matches count as two
     if len(places) > 1:
         code = "edit_file.found_often" if len(places) > 5 else "edit_file.found_twice"
-        raise ToolError(code, hint="edit_file.make_unique", file=shown(path), lines=places[:5])
+        raise ToolError(code, hint="edit_file.make_unique", file=format_value(path), lines=places[:5])
     return at
 
 
@@ -353,7 +353,7 @@ def _open_folder(root: str, names: list[str], path: str) -> Generator[int]:
     try:
         here = os.open(root, _ROOT_FLAGS)
     except OSError as error:
-        _refuse("write_file.no_root", path, root=shown(root), reason=error.strerror)
+        _refuse("write_file.no_root", path, root=format_value(root), reason=error.strerror)
     try:
         for name in names:
             here = _open_subfolder(here, name, path)
@@ -373,10 +373,10 @@ def _open_subfolder(here: int, name: str, path: str) -> int:
             below = os.open(name, _FOLDER_FLAGS, dir_fd=here)
     except OSError as error:
         code = "write_file.way_is_no_folder" if error.errno in _LINK_ERRORS else "write_file.way_is_closed"
-        _refuse(code, path, hint="write_file.name_real_folder", name=shown(name), reason=error.strerror)
+        _refuse(code, path, hint="write_file.name_real_folder", name=format_value(name), reason=error.strerror)
     os.close(here)
     return below
 
 
 def _refuse(code: str, path: str, *, hint: str = "", **values: Value) -> NoReturn:
-    raise ToolError(code, hint=hint, file=shown(path, 200), **values)
+    raise ToolError(code, hint=hint, file=format_value(path, 200), **values)

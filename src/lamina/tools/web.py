@@ -26,7 +26,7 @@ from bs4 import BeautifulSoup, Tag
 from markdownify import MarkdownConverter  # pyright: ignore[reportMissingTypeStubs] -- it has none
 from yarl import URL
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.unicode import visible_command
 from lamina.tools.registry import Tool
@@ -139,18 +139,18 @@ def read_target(url: str) -> Target:
         char <= " " or char in '\\<>"`{}|^\x7f' or unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zs")
         for char in url
     ):
-        raise ToolError("web.bad_character", url=shown(url))
+        raise ToolError("web.bad_character", url=format_value(url))
     try:
         parts = urlsplit(url)
         host, port, user = parts.hostname or "", parts.port, parts.username is not None or "@" in parts.netloc
     except ValueError:
-        raise ToolError("web.not_a_url", url=shown(url)) from None
+        raise ToolError("web.not_a_url", url=format_value(url)) from None
     if parts.scheme not in PORTS:
-        raise ToolError("web.bad_scheme", url=shown(url))
+        raise ToolError("web.bad_scheme", url=format_value(url))
     if user:
         raise ToolError("web.user_name", scheme=parts.scheme, host=host)
     if port == 0:
-        raise ToolError("web.port_zero", url=shown(url))
+        raise ToolError("web.port_zero", url=format_value(url))
     host, address = _read_host(host, bracketed="[" in parts.netloc)
     query = "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?[]") if parts.query else ""
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._") + query
@@ -168,18 +168,18 @@ def _read_host(host: str, bracketed: bool) -> tuple[str, Address | None]:
     try:
         plain = plain.encode("idna").decode("ascii") if not plain.isascii() else plain
     except UnicodeError:
-        raise ToolError("web.not_a_host", host=shown(host)) from None
+        raise ToolError("web.not_a_host", host=format_value(host)) from None
     last = plain.rpartition(".")[2]
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", last):  # programs that connect read such a host as a number
         try:
             address = IPv4Address(plain)
         except ValueError:
-            raise ToolError("web.unusual_address", host=shown(host)) from None
+            raise ToolError("web.unusual_address", host=format_value(host)) from None
         return plain, address
     if any(plain == name or plain.endswith(f".{name}") for name in _LOCAL_NAMES) or "." not in plain:
-        raise ToolError("web.local_name", host=shown(host))
+        raise ToolError("web.local_name", host=format_value(host))
     if not _HOST_NAME.fullmatch(plain):
-        raise ToolError("web.not_a_host", host=shown(host))
+        raise ToolError("web.not_a_host", host=format_value(host))
     return plain, None
 
 
@@ -473,7 +473,7 @@ class Web:
                         return Page(before.url, "text/plain", text, cut=False)
         except TimeoutError:
             raise ToolError("web.no_answer_in", host=target.host, seconds=f"{self.seconds:g}") from None
-        raise ToolError("web.too_many_redirects", url=shown(url), limit=MAX_REDIRECTS)
+        raise ToolError("web.too_many_redirects", url=format_value(url), limit=MAX_REDIRECTS)
 
     def _check_url(self, url: str) -> Target:
         """Parse a URL that may be fetched; raise ToolError for any other."""
@@ -487,7 +487,7 @@ class Web:
     def _check_redirect(self, before: Target, location: str, ports: set[int]) -> Target:
         target = self._check_url(urljoin(before.url, location.partition("#")[0].strip().replace(" ", "%20")))
         if before.scheme == "https" and target.scheme == "http":
-            raise ToolError("web.leads_to_http", host=before.host, url=shown(target.url))
+            raise ToolError("web.leads_to_http", host=before.host, url=format_value(target.url))
         if target.port not in ports:
             raise ToolError("web.leads_to_port", host=before.host, port=target.port, target=target.host)
         return target
@@ -508,16 +508,18 @@ class Web:
                 if response.status in (301, 302, 303, 307, 308) and "Location" in response.headers:
                     return response.headers["Location"]
                 if response.status != 200:
-                    raise ToolError("web.bad_status", host=target.host, status=response.status, url=shown(target.url))
+                    raise ToolError(
+                        "web.bad_status", host=target.host, status=response.status, url=format_value(target.url)
+                    )
                 return await self._read_body(target, response)
         except ToolError:
             raise
         except aiohttp.ClientError as error:
             if isinstance(error, TimeoutError):
                 raise ToolError("web.no_answer", host=target.host) from None
-            raise ToolError("web.failed", url=shown(target.url), reason=shown(str(error))) from None
+            raise ToolError("web.failed", url=format_value(target.url), reason=format_value(str(error))) from None
         except ValueError as error:
-            raise ToolError("web.not_http", host=target.host, reason=shown(str(error))) from None
+            raise ToolError("web.not_http", host=target.host, reason=format_value(str(error))) from None
 
     async def _resolve(self, target: Target) -> list[str]:
         """The addresses of the host; it is refused when one of them is not public."""
@@ -535,7 +537,7 @@ class Web:
     async def _read_body(self, target: Target, response: aiohttp.ClientResponse) -> Page:
         media_type = response.content_type.lower() if "Content-Type" in response.headers else ""
         if media_type and not _TEXT_TYPES.fullmatch(media_type):
-            raise ToolError("web.not_text_but", hint="web.only_text", url=shown(target.url), type=media_type)
+            raise ToolError("web.not_text_but", hint="web.only_text", url=format_value(target.url), type=media_type)
         inflater = _Inflater(response.headers.get("Content-Encoding", ""), self.most_bytes)
         raw = 0
         async for part in response.content.iter_chunked(_CHUNK_BYTES):
@@ -548,7 +550,7 @@ class Web:
         if not media_type:
             media_type = "text/html" if body.lstrip()[:1] == b"<" else "text/plain"
             if b"\0" in body[:1024]:
-                raise ToolError("web.not_text", hint="web.only_text", url=shown(target.url))
+                raise ToolError("web.not_text", hint="web.only_text", url=format_value(target.url))
         return Page(target.url, media_type, decode_page(body, response.charset or ""), inflater.full)
 
 
@@ -562,7 +564,7 @@ class _Inflater:
         self._is_trailer = False
         self._kind = encoding.strip().lower()
         if self._kind not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise ToolError("web.unknown_encoding", encoding=shown(encoding))
+            raise ToolError("web.unknown_encoding", encoding=format_value(encoding))
         self._stream = None if self._kind in ("", "identity") else zlib.decompressobj(47)
 
     def feed(self, part: bytes) -> None:
