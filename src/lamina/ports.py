@@ -177,7 +177,7 @@ class SummaryRows(Protocol):
 
 
 class HistoryRows(Protocol):
-    async def messages(
+    async def list(
         self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
         newest: bool = False,
     ) -> Sequence[StoredMessage]: ...  # fmt: skip
@@ -216,7 +216,7 @@ class Store(Protocol):
     @property
     def summaries(self) -> SummaryRows: ...
     @property
-    def history(self) -> HistoryRows: ...
+    def messages(self) -> HistoryRows: ...
     @property
     def turns(self) -> TurnRows: ...
     @property

@@ -152,7 +152,7 @@ class App:
         sources: list[Source] = [
             _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
             *chat_sources(
-                store.templates, store.profile, store.history, self.memory, missing=settings.missing_slots,
+                store.templates, store.profile, store.messages, self.memory, missing=settings.missing_slots,
                 memories=settings.memories, collected=settings.collected, summaries=settings.summaries,
             ),
         ]  # fmt: skip
@@ -164,7 +164,7 @@ class App:
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         self.builder = ContextBuilder(
-            sources, store.history, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
+            sources, store.messages, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
         )
         self._fit_window()
         self._jobs = jobs_after_turn(settings.memory)
@@ -239,7 +239,7 @@ class App:
             settings, store, provider = self.settings, self.store, self.provider
             limits = Limits(settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None)
             self._engine = Engine(
-                self.builder, store.turns, store.sessions, store.history, provider=provider, limits=limits,
+                self.builder, store.turns, store.sessions, store.messages, provider=provider, limits=limits,
                 jobs=self._jobs, complete=self._model, compacts=settings.compaction,
                 lease=LEASE_S if store.alone else SHARED_LEASE_S, hide=self._hide,
             )  # fmt: skip
@@ -403,7 +403,7 @@ class App:
 
     async def collect(self, owner: str, message_id: str, on: bool = True) -> None:
         """Mark exactly this answer (C9)."""
-        await self.store.history.collect(owner, message_id, on)
+        await self.store.messages.collect(owner, message_id, on)
 
     async def turn(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]

@@ -268,7 +268,7 @@ async def read_chat(
     room = max(0.0, budget) * CHARACTERS_PER_TOKEN
     edge, size, limit = before, 0, PAGE_ROWS
     while True:
-        page = await store.messages(owner, session_id, after=after, before=edge, limit=limit, newest=True)
+        page = await store.list(owner, session_id, after=after, before=edge, limit=limit, newest=True)
         rows[:0] = page
         size += sum(len(row.text) + size_of(row.extra) for row in page) + len(page) * CHARACTERS_PER_TOKEN
         if len(page) < limit or page[0].seq == after + 1 or size > room:

@@ -101,12 +101,12 @@ async def fold(
     before, upto = (0, max(upto, folded)) if again else (folded, upto)
     if upto <= before:
         raise CompactionError("compaction.nothing_to_fold", hint="compaction.make_room")
-    newest = await history.messages(
+    newest = await history.list(
         owner, session_id, after=before, before=upto + 1, limit=MAX_SUMMARISED_MESSAGES, newest=True
     )
     rows = list(newest)
     if not before and rows[0].seq > 1:
-        rows[:0] = await history.messages(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
+        rows[:0] = await history.list(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
     messages = await run_apart(size_of([row.content for row in rows]), lambda: closed(together(rows)))
     limit = int(min(MAX_SUMMARY_CHARACTERS, max(MIN_SUMMARY_CHARACTERS, 0.2 * budget)))
     text, by = await _summary(messages, limit, complete, unread=upto - before - len(rows))

@@ -42,7 +42,7 @@ def hide_missing(handler: Handler) -> Handler:
 async def check_same_question(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
     """A key that was used for another question is a slip: its answer would be taken for this one's."""
     if request.headers.get("idempotency-key", "").strip():
-        kept = await app.store.history.get(request.user, turn.user_message_id)
+        kept = await app.store.messages.get(request.user, turn.user_message_id)
         if (kept.content or "") != (content or ""):
             raise HttpError(409, "idempotency.other_question", kind="conflict")
 

@@ -156,7 +156,7 @@ class MemoryService:
         raise LeaseError("memory.facts_kept_going")
 
     async def _summary(self, session_id: str) -> tuple[str, int, str]:
-        rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
+        rows = await self._store.messages.list(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
         gone = set(await self._store.memories.forgotten_turns(self.owner))
         learnt = await self._store.memories.of_session(self.owner, session_id)
         places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
@@ -259,7 +259,7 @@ class MemoryService:
         return await self._store.profile.get(self.owner)
 
     async def _rows_of(self, turn: TurnRecord) -> Sequence[StoredMessage]:
-        return await self._store.history.messages(
+        return await self._store.messages.list(
             self.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
 
@@ -269,7 +269,7 @@ class MemoryService:
         rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
         # a row is layer, …, decision, reason, hash of the tile: see assembly/trace.py
         hashes = list(dict.fromkeys(row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"))
-        texts: Mapping[str, str] = await self._store.history.texts(self.owner, hashes) if hashes else {}
+        texts: Mapping[str, str] = await self._store.messages.texts(self.owner, hashes) if hashes else {}
         return [told for name in hashes if name in texts for told in _told(texts[name])]
 
     async def _changes(self, facts: Sequence[Fact]) -> Sequence[Change]:

@@ -133,7 +133,7 @@ class MemorySource:
         if turn.given.history is not None:
             newest = turn.given.history[-AROUND:]
             return [str(one["content"]) for one in newest if one["role"] != "tool" and isinstance(one["content"], str)]
-        around = await self._history.messages(
+        around = await self._history.list(
             turn.owner, turn.session.session_id, before=turn.before, limit=AROUND, newest=True
         )
         return [row.text for row in around if row.role in ("user", "assistant") and row.text]

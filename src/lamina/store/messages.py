@@ -363,12 +363,12 @@ def _collected_in(owner: str, sessions: Sequence[str]) -> Steps[set[tuple[str, i
     return found
 
 
-class History:
+class Messages:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
 
-    async def messages(
+    async def list(
         self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
         newest: bool = False,
     ) -> Sequence[StoredMessage]:  # fmt: skip
