@@ -158,7 +158,7 @@ def drop_below_floor(score: Floats) -> Floats:
 
 
 def leading_scores(query: Query, evidence: Evidence, fused: Fused) -> list[Floats]:
-    """The scores that decide which rows lead: the whole score, or those for each sentence of a question with several."""
+    """The scores that decide which rows lead: the whole score, or those for each sentence of the question."""
     if len(evidence.words) < 2 or not fused.score.any():
         return [fused.score] if fused.score.any() else []
     there = evidence.there
