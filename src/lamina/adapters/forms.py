@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from lamina.assembly.checks import check_message
+from lamina.assembly.history import check_message
 from lamina.errors import MessageError, shown
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall

@@ -14,11 +14,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from lamina.apart import run_apart, work_for
-from lamina.assembly.checks import check_message
-from lamina.assembly.history import has_pictures, whole
-from lamina.assembly.results import ADVICE, MAX_CHARS, tool_result
-from lamina.assembly.scrub import Scrub
-from lamina.assembly.wire import encode
+from lamina.assembly.fences import ADVICE, MAX_CHARS, TagFilter, tool_result
+from lamina.assembly.history import check_message, has_pictures, replace_surrogates
+from lamina.assembly.request import encode
 from lamina.engine.build import ContextBuilder
 from lamina.engine.compaction import (
     KEPT_SHARE,
@@ -341,7 +339,7 @@ class Engine:
         work.receipts.append(context.receipt)
         later = asyncio.get_running_loop().call_later(BATCH, work.fresh.set)  # who waits for long has it stored
         work.begin_step()
-        scrub = Scrub(work.turn.mark, work.typed_tags.__contains__)
+        scrub = TagFilter(work.turn.mark, work.typed_tags.__contains__)
         calls: list[ToolCallEvent] = []
         try:
             given = work.turn.given
@@ -357,7 +355,7 @@ class Engine:
                     self._first_heard(work)
                     if isinstance(event, Text):
                         for text in slices(event.text, MAX_LOOP_SIZE):
-                            work.say(scrub.feed(whole(text)))
+                            work.say(scrub.feed(replace_surrogates(text)))
                             if len(event.text) > MAX_LOOP_SIZE:
                                 await asyncio.sleep(0)
                     elif isinstance(event, ToolCallEvent):
@@ -411,7 +409,7 @@ class Engine:
         tools, began = self.builder.tools(work.turn) or ToolRegistry(), time.monotonic()
         words.set(work.typed_addresses)
         outcome = await tools.call(call, ask=work.timed_ask)
-        text = self._hide(whole(outcome.text))
+        text = self._hide(replace_surrogates(outcome.text))
         known = {tool.name: tool for tool in tools}.get(call.name)
         limit, advice = (known.max_chars, known.too_long) if known else (MAX_CHARS, "")
         content = tool_result(text, tool=call.name, max_chars=limit, advice=advice or ADVICE, state=outcome.state)
@@ -452,7 +450,7 @@ class Engine:
     async def _finish(self, work: TurnState, problem: BaseException | None) -> None:
         state, error, hint = ending(work, problem, self.limits)
         if isinstance(problem, Exception) and not isinstance(problem, LaminaError | TimeoutError):
-            trace = whole("".join(traceback.format_exception(problem)))  # as Unicode: a log goes anywhere
+            trace = replace_surrogates("".join(traceback.format_exception(problem)))  # as Unicode: a log goes anywhere
             self._log.error("[Engine] turn %s ended by a bug\n%s", work.record.turn_id, trace)
         if isinstance(problem, LimitError | TimeoutError):
             work.running.emit(Notice("limit", error))

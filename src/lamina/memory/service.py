@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from lamina.apart import run_apart
-from lamina.assembly.history import closed, together, whole
+from lamina.assembly.history import close_calls, group_turns, replace_surrogates
 from lamina.errors import LayerError, LeaseError, shown
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
@@ -75,7 +75,7 @@ def _searched(words: str) -> str:
 def _read_part(rows: Sequence[StoredMessage], role: str) -> str:
     """What the user or the assistant said in a turn; more than nobody types is cut off, and still too long to type."""
     said = "\n".join(row.text for row in rows if row.role == role)
-    return whole(said[: MAX_TEXT + 1]).replace("\0", " ")
+    return replace_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
 
 class MemoryService:
@@ -161,7 +161,7 @@ class MemoryService:
         learnt = await self._store.memories.of_session(self.owner, session_id)
         places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
         kept = [row for row in rows if row.turn_id not in gone and row.seq not in places]
-        messages = closed(together(kept))
+        messages = close_calls(group_turns(kept))
         if self._complete is None:
             text = await run_apart(text_size(messages), summarise, messages, limit=SUMMARY_CHARACTERS)
             by = "extractive"
