@@ -81,7 +81,7 @@ async def test_R23_a_history_of_many_messages_stalls_nobody(tmp_path: Path, load
             {"role": ("user", "assistant")[n % 2], "content": f"message {n}: " + "words and words " * 4}
             for n in range(10_000 if SOAK > 1 else 3_000)
         ]
-        await app.store.history.append("ann", session, history)
+        await app.store.messages.append("ann", session, history)
         assert await longest_stall(app, "what was it?", session, learns=False) < SLACK * BOUND_S
         load.tried(len(history), "messages")
 

@@ -115,7 +115,7 @@ async def store_state(settings: Settings) -> StoreState:
     async with open_only(settings.store) as store:
         found = await info(store, settings.store, settings.user)
         large = path is None or path.stat().st_size > MAX_INSPECTED_BYTES
-        problems = None if large else tuple(await store.maintenance.verify())
+        problems = None if large else tuple(await store.admin.verify())
         return StoreState(
             found.where, True, found.version, found.owners, found.counts["messages"], found.jobs.get("parked", 0),
             problems, found.searches_all,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from lamina.assembly.fences import read_result
 from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.records import FinalState, StoredMessage, TurnRecord
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
@@ -29,7 +29,7 @@ def position_of(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InputError("turn.bad_position", value=shown(text))
+        raise InputError("turn.bad_position", value=format_value(text))
     return int(text)
 
 
@@ -109,7 +109,7 @@ def followed(store: Store, turn: TurnRecord) -> TurnHandle:
 async def read_story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
     """The turn, its messages and the text that streams, all of one moment: a step that ended in between starts over."""
     while True:
-        rows = await store.history.messages(
+        rows = await store.messages.list(
             turn.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
         chunks = await store.turns.chunks(turn.owner, turn.turn_id) if turn.state == "streaming" else ()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from lamina.assembly.tokens import check_counter, estimate_message_tokens
-from lamina.errors import BudgetError, LayerError, MessageError, shown
+from lamina.errors import BudgetError, LayerError, MessageError, format_value
 from lamina.ports import Count
 from lamina.text.messages import NOTHING, Phrase
-from lamina.types import Fate, Layer, Share
+from lamina.types import Layer, SegmentDecision, Share
 
 StartOn = Literal["user"] | None
 """With which role the history may begin; None is any that is legal."""
@@ -46,13 +46,13 @@ class Budget:
         low_water: object = self.low_water
         is_share = isinstance(low_water, int | float) and not isinstance(low_water, bool) and 0 < low_water <= 1
         if low_water is not None and not is_share:
-            raise BudgetError("budget.bad_low_water", value=shown(low_water))
+            raise BudgetError("budget.bad_low_water", value=format_value(low_water))
         known = (*GIVES_WAY, HISTORY)
         for name, share in (self.shares or {}).items():
             if name not in known:
-                raise LayerError("layer.no_share", name=shown(name), known=known)
+                raise LayerError("layer.no_share", name=format_value(name), known=known)
             if not isinstance(share, Share):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-                raise LayerError("layer.bad_share", name=name, value=shown(share))
+                raise LayerError("layer.bad_share", name=name, value=format_value(share))
 
     def room_after_cut(self, fixed: float, tokens: float | None = None) -> float:
         """What the history may cost after a cut. With a low-water mark that the fixed part reaches, a share of the
@@ -67,23 +67,23 @@ class Budget:
 def check_budget(budget: object, name: str = "max_token_budget") -> None:
     """A budget is a finite number of at least 0 (M5); anything else is refused with its value."""
     if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise BudgetError("budget.not_number", name=name, type=type(budget).__name__, value=shown(budget))
+        raise BudgetError("budget.not_number", name=name, type=type(budget).__name__, value=format_value(budget))
     if isinstance(budget, float) and not math.isfinite(budget):
-        raise BudgetError("budget.not_finite", name=name, value=shown(budget))
+        raise BudgetError("budget.not_finite", name=name, value=format_value(budget))
     if budget < 0:
-        raise BudgetError("budget.negative", name=name, value=shown(budget))
+        raise BudgetError("budget.negative", name=name, value=format_value(budget))
 
 
 def check_start_on(start_on: object) -> None:
     if start_on not in (None, "user"):
-        raise MessageError("history.bad_start_on", value=shown(start_on))
+        raise MessageError("history.bad_start_on", value=format_value(start_on))
 
 
 class Fitted(NamedTuple):
     """A layer in the form in which it is sent (or is not), and why."""
 
     layer: Layer
-    decision: Fate = "kept"
+    decision: SegmentDecision = "kept"
     reason: Phrase = NOTHING
 
 

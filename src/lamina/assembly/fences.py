@@ -18,10 +18,9 @@ from functools import cache
 from html import escape
 from typing import Literal
 
-from lamina.assembly.tokens import check_text
-from lamina.errors import LayerError, PromptError, ToolError, shown
+from lamina.errors import LayerError, PromptError, ToolError, format_value
 from lamina.text.messages import LANGUAGES, Phrase
-from lamina.text.slices import SLICE_SIZE, slices
+from lamina.text.unicode import SLICE_SIZE, check_unicode, slices
 from lamina.types import AnyMessage, Lang, OutcomeState, ResultHint, ToolOutput
 
 JOIN = "\n\n"
@@ -54,7 +53,7 @@ _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"'}
 
 def check_lang(lang: str) -> None:
     if lang not in LANGUAGES:
-        raise LayerError("layer.unknown_language", lang=shown(lang), known=LANGUAGES)
+        raise LayerError("layer.unknown_language", lang=format_value(lang), known=LANGUAGES)
 
 
 def segment_opening(name: str, lang: Lang = "en") -> str:
@@ -132,7 +131,7 @@ class Fence:
 
     def render(self, mark: str) -> str:
         if self.kind not in ("data", "layer"):
-            raise PromptError("fence.unknown_kind", kind=shown(self.kind))
+            raise PromptError("fence.unknown_kind", kind=format_value(self.kind))
         _check_str(self.source, Phrase("place.fence_source"))
         _check_str(self.text, Phrase("place.fence_text", source=self.source))
         tag = f"{self.kind}-{check_mark(mark)}"
@@ -206,20 +205,20 @@ def check_mark(mark: str | None) -> str:
     if mark is None:
         raise PromptError("fence.no_mark")
     if not isinstance(mark, str) or not MARK.fullmatch(mark):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise PromptError("fence.bad_mark", value=shown(mark))
+        raise PromptError("fence.bad_mark", value=format_value(mark))
     return mark
 
 
 def _check_str(text: object, where: Phrase) -> None:
     if not isinstance(text, str):
-        raise PromptError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
-    check_text(text, where)
+        raise PromptError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
+    check_unicode(text, where)
 
 
 def _check_parts(parts: Sequence[object], kind: type, where: Phrase) -> None:
     for part in parts:
         if not isinstance(part, kind):
-            raise PromptError("prompt.wrong_part", where=where, kind=kind.__name__, value=shown(part))
+            raise PromptError("prompt.wrong_part", where=where, kind=kind.__name__, value=format_value(part))
 
 
 def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None) -> None:
@@ -233,7 +232,7 @@ def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None)
         opening = segment_opening(name, lang or "en")
         if opening.strip() in text:
             line = text[: text.index(opening.strip())].count("\n") + 1
-            raise PromptError("prompt.reserved_segment", where=where, line=line, heading=shown(opening.strip()))
+            raise PromptError("prompt.reserved_segment", where=where, line=line, heading=format_value(opening.strip()))
 
 
 def split_updates(text: str, mark: str) -> tuple[tuple[Fence, ...], str]:
@@ -280,7 +279,7 @@ def _attributes(pairs: Iterable[tuple[str, str]]) -> str:
     shown_pairs: list[str] = []
     for name, value in pairs:
         if not NAME.fullmatch(name):
-            raise PromptError("fence.bad_attribute", name=shown(name))
+            raise PromptError("fence.bad_attribute", name=format_value(name))
         _check_str(value, Phrase("place.attribute", name=name))
         safe = escape(value, quote=True)
         if not safe.isprintable():
@@ -382,7 +381,7 @@ class _Reader:
         return found
 
     def broken(self, expected: str | Phrase) -> PromptError:
-        found = shown(self.text[self.at : self.at + 40])
+        found = format_value(self.text[self.at : self.at + 40])
         return PromptError("prompt.not_rendered", expected=expected, position=self.at, found=found)
 
 
@@ -398,9 +397,9 @@ def tool_result(
 ) -> ToolOutput:
     """The content of a tool message. Output over `max_chars` is cut at a character people see as one."""
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.bad_max_chars", tool=tool, value=shown(max_chars))
+        raise ToolError("tool.bad_max_chars", tool=tool, value=format_value(max_chars))
     if not isinstance(output, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=shown(output))
+        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=format_value(output))
     shown_part = clip(output, max_chars)
     if len(shown_part) == len(output):
         return ToolOutput(output, tool, state=state)

@@ -11,17 +11,17 @@ from typing import Any, cast
 
 from lamina.assembly.budget import StartOn
 from lamina.assembly.tokens import (
-    check_text,
     content_tokens,
     estimate_message_tokens,
     per_message,
     text_tokens,
 )
-from lamina.errors import MessageError, OpenCallsError, shown
+from lamina.errors import MessageError, OpenCallsError, format_value
 from lamina.ports import Count
 from lamina.records import StoredMessage
+from lamina.text.json import read_json, write_json
 from lamina.text.messages import Phrase
-from lamina.text.slices import read_json, utf8_size, write_json
+from lamina.text.unicode import check_unicode, is_unicode, join_surrogates, utf8_size
 from lamina.types import AnyMessage, Message, Part, ToolOutput
 
 HISTORY_ROLES = ("user", "assistant", "tool")
@@ -47,15 +47,15 @@ def check_message(message: object, where: str) -> None:
             "message.not_mapping",
             where=where,
             type=type(message).__name__,
-            value=shown(message),
+            value=format_value(message),
             hint="message.dump_model" if hasattr(message, "model_dump") else "",
         )
     role = fields.get("role")
     if role in PLAIN and len(fields) == 2 and isinstance(fields.get("content"), str):  # nearly every message there is
-        return check_text(fields["content"], f"{where}.content")
+        return check_unicode(fields["content"], f"{where}.content")
     if role not in HISTORY_ROLES:
         hint = "message.system_elsewhere" if role in ("system", "developer") else ""
-        raise MessageError("message.bad_role", where=where, value=shown(role), hint=hint)
+        raise MessageError("message.bad_role", where=where, value=format_value(role), hint=hint)
     if "content" not in fields:
         raise MessageError("message.no_content", where=where)
     calls = fields.get("tool_calls")
@@ -64,24 +64,24 @@ def check_message(message: object, where: str) -> None:
     _check_content(fields["content"], f"{where}.content", nothing=bool(calls), pictures=role == "user")
     extra = [field for field in fields if field not in FIELDS and fields[field]]
     if extra:
-        raise MessageError("message.uncounted_field", where=where, name=shown(extra[0]), known=FIELDS)
+        raise MessageError("message.uncounted_field", where=where, name=format_value(extra[0]), known=FIELDS)
     name = fields.get("name")
     if name is not None and not (isinstance(name, str) and SPEAKER.fullmatch(name)):
-        raise MessageError("message.bad_name", where=where, value=shown(name))
+        raise MessageError("message.bad_name", where=where, value=format_value(name))
     if name is not None:
-        check_text(name, f"{where}.name")
+        check_unicode(name, f"{where}.name")
     if role != "tool" and fields.get("tool_call_id") is not None:
-        raise MessageError("message.not_a_result", where=where, role=shown(role))
+        raise MessageError("message.not_a_result", where=where, role=format_value(role))
     if role == "tool":
         result = fields.get("tool_call_id")
         if not isinstance(result, str) or not result:
-            raise MessageError("message.no_call_id", where=where, value=shown(result))
-        check_text(result, f"{where}.tool_call_id")
+            raise MessageError("message.no_call_id", where=where, value=format_value(result))
+        check_unicode(result, f"{where}.tool_call_id")
 
 
 def _check_content(content: object, where: str, *, nothing: bool, pictures: bool) -> None:
     if isinstance(content, str):
-        return check_text(content, where)
+        return check_unicode(content, where)
     if content is None and nothing:
         return None
     if not isinstance(content, list | tuple):
@@ -89,7 +89,7 @@ def _check_content(content: object, where: str, *, nothing: bool, pictures: bool
             "message.bad_content",
             where=where,
             type=type(content).__name__,
-            value=shown(content),
+            value=format_value(content),
             hint="message.none_with_calls" if content is None else "",
         )
     if not content:
@@ -104,31 +104,33 @@ def _check_part(part: object, where: str, pictures: bool) -> None:
     kind, text, image = fields.get("type"), fields.get("text"), fields_of(fields.get("image_url"))
     known = {"type", "text"} if kind == "text" else {"type", "image_url"}
     if set(fields) - known or set(image or ()) - {"url", "detail"}:
-        raise MessageError("part.unknown_fields", where=where, value=shown(part), hint="part.form")
+        raise MessageError("part.unknown_fields", where=where, value=format_value(part), hint="part.form")
     if kind == "text" and isinstance(text, str):
-        return check_text(text, f"{where}.text")
+        return check_unicode(text, f"{where}.text")
     if kind == "image_url" and image is not None:
         if image.get("detail", "auto") not in ("auto", "low", "high"):
-            raise MessageError("part.bad_detail", where=where, value=shown(image["detail"]))
+            raise MessageError("part.bad_detail", where=where, value=format_value(image["detail"]))
         if not pictures:
             raise MessageError("part.picture_not_allowed", where=where)
         url = image.get("url")
         if isinstance(url, str) and PICTURE.match(url):
-            return check_text(url, f"{where}.image_url.url")
-        raise MessageError("part.bad_picture_url", where=where, value=shown(url))
-    raise MessageError("part.unknown", where=where, value=shown(part), hint="part.form")
+            return check_unicode(url, f"{where}.image_url.url")
+        raise MessageError("part.bad_picture_url", where=where, value=format_value(url))
+    raise MessageError("part.unknown", where=where, value=format_value(part), hint="part.form")
 
 
 def _check_calls(calls: object, role: object, where: str) -> None:
     if role != "assistant":
-        raise MessageError("call.wrong_role", where=where, role=shown(role))
+        raise MessageError("call.wrong_role", where=where, role=format_value(role))
     if not isinstance(calls, list | tuple) or not calls:
-        raise MessageError("call.bad_list", where=where, value=shown(cast(object, calls)))
+        raise MessageError("call.bad_list", where=where, value=format_value(cast(object, calls)))
     seen: set[str] = set()
     for number, call in enumerate(cast(Sequence[object], calls)):
         identifier = _check_call(call, f"{where}.tool_calls[{number}]")
         if identifier in seen:
-            raise MessageError("call.repeated_id", where=f"{where}.tool_calls[{number}]", value=shown(identifier))
+            raise MessageError(
+                "call.repeated_id", where=f"{where}.tool_calls[{number}]", value=format_value(identifier)
+            )
         seen.add(identifier)
 
 
@@ -137,16 +139,16 @@ def _check_call(call: object, where: str) -> str:
     function = fields_of(fields.get("function"))
     strange = set(fields) - {"id", "type", "function"} or set(function or ()) - {"name", "arguments"}
     if function is None or fields.get("type") != "function" or strange:
-        raise MessageError("call.bad_form", where=where, value=shown(call))
+        raise MessageError("call.bad_form", where=where, value=format_value(call))
     identifier, name, arguments = fields.get("id"), function.get("name"), function.get("arguments")
     if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_CALL_ID_CHARACTERS:
-        raise MessageError("call.bad_id", where=where, value=shown(identifier), limit=MAX_CALL_ID_CHARACTERS)
+        raise MessageError("call.bad_id", where=where, value=format_value(identifier), limit=MAX_CALL_ID_CHARACTERS)
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise MessageError("call.bad_tool_name", where=where, value=shown(name))
+        raise MessageError("call.bad_tool_name", where=where, value=format_value(name))
     if not isinstance(arguments, str):
-        raise MessageError("call.bad_arguments", where=where, value=shown(arguments))
-    check_text(identifier, f"{where}.id")
-    check_text(arguments, f"{where}.function.arguments")
+        raise MessageError("call.bad_arguments", where=where, value=format_value(arguments))
+    check_unicode(identifier, f"{where}.id")
+    check_unicode(arguments, f"{where}.function.arguments")
     return identifier
 
 
@@ -156,7 +158,7 @@ def check_history(history: object) -> Sequence[AnyMessage]:
         return cast(Sequence[AnyMessage], history)
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
         found = cast(object, history)
-        raise MessageError("history.not_list", type=type(found).__name__, value=shown(found))
+        raise MessageError("history.not_list", type=type(found).__name__, value=format_value(found))
     return list(cast(Sequence[AnyMessage], history))
 
 
@@ -201,7 +203,10 @@ def longest_suffix(
     else:
         if pending:
             raise MessageError(
-                "history.result_without_call", where="history[0]", call=shown(pending[-1]), hint="history.keep_call"
+                "history.result_without_call",
+                where="history[0]",
+                call=format_value(pending[-1]),
+                hint="history.keep_call",
             )
     return start, kept
 
@@ -224,14 +229,14 @@ def _match_calls(message: AnyMessage, pending: list[str], index: int) -> None:
     calls, results = [call["id"] for call in message.get("tool_calls") or ()], set(pending)
     missing = [call for call in calls if call not in results]
     if missing:
-        raise MessageError("history.call_without_result", where=f"history[{index}]", call=shown(missing[0]))
+        raise MessageError("history.call_without_result", where=f"history[{index}]", call=format_value(missing[0]))
     orphans = results.difference(calls)
     if orphans:
         first = next(result for result in reversed(pending) if result in orphans)
-        raise MessageError("history.result_without_call", where=f"history[{index + 1}]", call=shown(first))
+        raise MessageError("history.result_without_call", where=f"history[{index + 1}]", call=format_value(first))
     if len(pending) > len(calls):
         twice = next(result for result in pending if pending.count(result) > 1)
-        raise MessageError("history.second_result", where=f"history[{index + 1}]", call=shown(twice))
+        raise MessageError("history.second_result", where=f"history[{index + 1}]", call=format_value(twice))
     pending.clear()
 
 
@@ -247,9 +252,11 @@ class CallTracker:
         if message["role"] == "tool":
             call = message["tool_call_id"]
             if call not in self.open:
-                waiting = [*map(shown, self.open)]
+                waiting = [*map(format_value, self.open)]
                 hint = "" if waiting else "call.none_waiting"
-                raise MessageError("call.unexpected_result", where=where, call=shown(call), waiting=waiting, hint=hint)
+                raise MessageError(
+                    "call.unexpected_result", where=where, call=format_value(call), waiting=waiting, hint=hint
+                )
             del self.open[call]
             return
         self.check(where)
@@ -257,7 +264,7 @@ class CallTracker:
 
     def check(self, where: str | Phrase) -> None:
         if self.open:
-            raise OpenCallsError("call.still_open", where=where, call=shown(next(iter(self.open))))
+            raise OpenCallsError("call.still_open", where=where, call=format_value(next(iter(self.open))))
 
 
 NO_PICTURE = "[a picture that is not shown]"
@@ -324,25 +331,13 @@ def repair_message(message: Message) -> Message:
     if isinstance(content, ToolOutput):
         return cast(
             Message,
-            {**message, "content": ToolOutput(replace_surrogates(content), content.tool, content.hints, content.state)},
+            {**message, "content": ToolOutput(join_surrogates(content), content.tool, content.hints, content.state)},
         )
     if len(message) == 2 and isinstance(content, str):  # nearly always
-        text = replace_surrogates(content)
+        text = join_surrogates(content)
         return message if text == content else cast("Message", {**message, "content": text})
     text = write_json(message)
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError:
-        return read_json(replace_surrogates(text))
-    return message
-
-
-def replace_surrogates(text: str) -> str:
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return message if is_unicode(text) else read_json(join_surrogates(text))
 
 
 def close_calls(messages: Sequence[Message]) -> list[Message]:

@@ -35,7 +35,7 @@ from lamina.assembly.pieces import (
 )
 from lamina.assembly.request import Words, absent_layers, build_context, fit_head, fit_shares, room_kept_back
 from lamina.assembly.tokens import compact, per_request
-from lamina.errors import LayerError, MessageError, PromptError, shown
+from lamina.errors import LayerError, MessageError, PromptError, format_value
 from lamina.text.messages import NOTHING, Phrase
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Layout, Message, Segment, text_hash
 
@@ -105,7 +105,7 @@ class Ledger:
         older: int = 0,
     ) -> None:
         if layout not in ("strict", "ledger"):
-            raise LayerError("ledger.unknown_layout", name=shown(layout))
+            raise LayerError("ledger.unknown_layout", name=format_value(layout))
         if budget.low_water is None and layout == "ledger":
             budget = replace(budget, low_water=LOW_WATER)
         self.layout: Layout = layout
@@ -495,7 +495,7 @@ def _check_sources(layers: Sequence[Layer]) -> None:
     seen: set[Key] = set()
     for layer in order_layers(layers):
         if key_of(layer) in seen:
-            raise LayerError("layer.repeated_source", name=layer.name, source=shown(layer.source))
+            raise LayerError("layer.repeated_source", name=layer.name, source=format_value(layer.source))
         seen.add(key_of(layer))
 
 

@@ -30,7 +30,6 @@ from lamina.assembly.history import TOOL_NAME, check_message, fields_of
 from lamina.assembly.tokens import (
     CACHED_TEXTS,
     MAX_CACHED_CHARACTERS,
-    check_text,
     compact,
     content_tokens,
     counter_name,
@@ -39,22 +38,22 @@ from lamina.assembly.tokens import (
     tool_tokens,
 )
 from lamina.assembly.wire_openai import message_chunks
-from lamina.errors import LayerError, OwnerError, PromptError, ToolError, shown
+from lamina.errors import LayerError, OwnerError, PromptError, ToolError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
-from lamina.text.slices import encode_text
+from lamina.text.unicode import check_unicode, encode_text
 from lamina.types import (
     GROUPS,
     LAYERS,
     AnyMessage,
     AnyTool,
     Dropped,
-    Fate,
     Form,
     Lang,
     Layer,
     Message,
     Segment,
+    SegmentDecision,
     Span,
     Trust,
     text_hash,
@@ -128,7 +127,7 @@ class LayerUpdate(NamedTuple):
 def mode_hint(mode: str) -> str:
     """The hint of a mode (P4)."""
     if mode not in MODE_HINTS:
-        raise LayerError("tool.no_such_mode", mode=shown(mode), known=list(MODE_HINTS), hint="tool.modes")
+        raise LayerError("tool.no_such_mode", mode=format_value(mode), known=list(MODE_HINTS), hint="tool.modes")
     return MODE_HINTS[mode]
 
 
@@ -177,14 +176,14 @@ def assemble_segments(
 
 def _check_layer_text(text: object, where: str | Phrase) -> None:
     if not isinstance(text, str):
-        raise LayerError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
-    check_text(text, where)
+        raise LayerError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
+    check_unicode(text, where)
 
 
 def order_layers(layers: Sequence[Layer]) -> list[Layer]:
     """The layers that have text, in the fixed order; those of one name keep the order they came in."""
     if isinstance(layers, str) or not isinstance(layers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.not_list", type=type(layers).__name__, value=shown(layers))
+        raise LayerError("layer.not_list", type=type(layers).__name__, value=format_value(layers))
     for number, layer in enumerate(layers):
         _check_layer(layer, f"layers[{number}]")
     kept = [layer for layer in layers if layer.text and not layer.text.isspace()]
@@ -193,14 +192,16 @@ def order_layers(layers: Sequence[Layer]) -> list[Layer]:
 
 def _check_layer(layer: Layer, where: str) -> None:
     if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.not_layer", where=where, type=type(layer).__name__, value=shown(layer))
+        raise LayerError("layer.not_layer", where=where, type=type(layer).__name__, value=format_value(layer))
     if layer.name not in LAYERS:
-        raise LayerError("layer.unknown_name", where=where, name=shown(layer.name), known=LAYERS)
+        raise LayerError("layer.unknown_name", where=where, name=format_value(layer.name), known=LAYERS)
     if layer.trust not in TRUSTS:  # a slip here would leave text from outside without its fence
-        raise LayerError("layer.unknown_trust", where=where, name=shown(layer.trust), known=TRUSTS)
+        raise LayerError("layer.unknown_trust", where=where, name=format_value(layer.trust), known=TRUSTS)
     if not isinstance(layer.source, str) or not isinstance(layer.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.bad_origin", where=where, source=shown(layer.source), owner=shown(layer.owner))
-    check_text(layer.source, f"{where}.source")
+        raise LayerError(
+            "layer.bad_origin", where=where, source=format_value(layer.source), owner=format_value(layer.owner)
+        )
+    check_unicode(layer.source, f"{where}.source")
     _check_layer_text(layer.text, Phrase("place.layer", layer=layer.name, source=layer.source))
 
 
@@ -246,7 +247,7 @@ def layer_text(layer: Layer, mark: str) -> str:
     return Fence(layer.text, layer.source, "layer", (("layer", layer.name),)).render(mark)
 
 
-def layer_segment(layer: Layer, tokens: int, count: Count, decision: Fate, reason: Phrase) -> Segment:
+def layer_segment(layer: Layer, tokens: int, count: Count, decision: SegmentDecision, reason: Phrase) -> Segment:
     version, counter = text_hash(layer.text), counter_name(count)
     return Segment(layer.name, layer.source, version, layer.owner, layer.trust, tokens, counter, decision, reason)
 
@@ -266,8 +267,8 @@ def admit_layer(layer: Layer, style: PromptStyle) -> None:
             "layer.wrong_owner",
             layer=layer.name,
             source=layer.source,
-            owner=shown(layer.owner),
-            expected=shown(style.owner),
+            owner=format_value(layer.owner),
+            expected=format_value(style.owner),
         )
     if layer.trust != "operator":
         return
@@ -276,7 +277,7 @@ def admit_layer(layer: Layer, style: PromptStyle) -> None:
     for group in GROUPS if style.form != "plain" else ():
         heading = group_opening(group, style.lang).strip()
         if group and f"\n{heading}\n" in f"\n{layer.text}\n":
-            raise PromptError("prompt.reserved_heading", where=where, heading=shown(heading))
+            raise PromptError("prompt.reserved_heading", where=where, heading=format_value(heading))
     if layer.name != "state" and _HINT_TAG.search(layer.text):
         raise PromptError("prompt.hint_tag", where=where)
 
@@ -284,12 +285,12 @@ def admit_layer(layer: Layer, style: PromptStyle) -> None:
 def check_tools(tools: Sequence[AnyTool]) -> None:
     """Refuse tools that no provider would take."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.schemas_not_list", value=shown(tools))
+        raise ToolError("tool.schemas_not_list", value=format_value(tools))
     names: set[str] = set()
     for number, tool in enumerate(tools):
         name = _check_tool(tool, f"tools[{number}]")
         if name in names:
-            raise ToolError("tool.repeated_name", where=f"tools[{number}]", name=shown(name))
+            raise ToolError("tool.repeated_name", where=f"tools[{number}]", name=format_value(name))
         names.add(name)
 
 
@@ -299,11 +300,11 @@ def _check_tool(tool: object, where: str) -> str:
     name, description = function.get("name"), function.get("description")
     schema = fields_of(function.get("parameters", {"type": "object"})) or {}
     if schema.get("type") != "object" or fields_of(schema.get("properties", {})) is None:
-        raise ToolError("tool.bad_parameters", where=where, value=shown(tool))
+        raise ToolError("tool.bad_parameters", where=where, value=format_value(tool))
     if not isinstance(name, str) or not isinstance(description, str) or fields.get("type") != "function":
-        raise ToolError("tool.bad_schema", where=where, value=shown(tool))
+        raise ToolError("tool.bad_schema", where=where, value=format_value(tool))
     if not TOOL_NAME.fullmatch(name):
-        raise ToolError("tool.bad_name_at", where=where, name=shown(name), hint="tool.bad_name.hint")
+        raise ToolError("tool.bad_name_at", where=where, name=format_value(name), hint="tool.bad_name.hint")
     return name
 
 

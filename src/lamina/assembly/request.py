@@ -37,10 +37,11 @@ from lamina.assembly.tokens import counter_name, message_tokens, per_request, te
 from lamina.assembly.wire_anthropic import write_anthropic
 from lamina.assembly.wire_gemini import write_gemini
 from lamina.assembly.wire_openai import write_tools
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.ports import Count
+from lamina.text.json import read_json
 from lamina.text.messages import NOTHING, Phrase
-from lamina.text.slices import decode_text, read_json
+from lamina.text.unicode import decode_text
 from lamina.types import (
     AnyMessage,
     AnyTool,
@@ -252,9 +253,9 @@ def context_of_receipt(receipt: Receipt) -> Context:
 def encode(context: Context, grammar: Grammar = "openai") -> Receipt:
     """The request of one grammar as bytes, and where each of them came from."""
     if grammar not in GRAMMARS:
-        raise MessageError("grammar.unknown", name=shown(grammar), known=GRAMMARS)
+        raise MessageError("grammar.unknown", name=format_value(grammar), known=GRAMMARS)
     if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError("request.not_a_context", value=shown(context))
+        raise MessageError("request.not_a_context", value=format_value(context))
     if grammar == context.receipt.grammar:
         return context.receipt
     dropped = [s for s in context.receipt.segments if s.decision == "dropped" and s.layer == HISTORY]

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from lamina.errors import CounterError, MessageError, shown, surrogate_error
+from lamina.errors import CounterError, MessageError, format_value
 from lamina.ports import Count
-from lamina.text.messages import Phrase
-from lamina.text.slices import SLICE_SIZE, encode_text, utf8_size, write_json
+from lamina.text.json import write_json
+from lamina.text.unicode import SLICE_SIZE, check_unicode, encode_text, surrogate_error, utf8_size
 from lamina.types import AnyMessage, AnyTool
 
 
@@ -27,17 +27,9 @@ def estimate_message_tokens(text: str) -> int:
     try:
         return (utf8_size(text) + 3) // 4
     except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, "text") from None
+        raise surrogate_error(error, "text") from None
     except AttributeError:
-        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
-
-
-def check_text(text: str, where: str | Phrase) -> None:
-    """Refuse text that cannot be sent as UTF-8."""
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, where) from None
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
 
 
 def counter_name(count: Count) -> str:
@@ -49,13 +41,13 @@ def counter_name(count: Count) -> str:
 def check_count(value: object, count: Count) -> int:
     """A counter's answer must be a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CounterError("counter.bad_count", name=shown(counter_name(count)), value=shown(value))
+        raise CounterError("counter.bad_count", name=format_value(counter_name(count)), value=format_value(value))
     return value
 
 
 def text_tokens(text: str, count: Count, where: str = "text") -> int:
     """Tokens of one text, with the counter's answer and the text itself checked."""
-    check_text(text, where)
+    check_unicode(text, where)
     return check_count(count(text), count)
 
 
@@ -107,13 +99,13 @@ def compact(value: object) -> str:
         text = write_json(value)
         utf8_size(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise MessageError("value.not_json", value=shown(value), why=shown(str(error))) from None
+        raise MessageError("value.not_json", value=format_value(value), why=format_value(str(error))) from None
     return text
 
 
 def check_counter(count: object) -> None:
     if not callable(count):
-        raise CounterError("counter.not_callable", value=shown(count))
+        raise CounterError("counter.not_callable", value=format_value(count))
 
 
 MIN_FACTOR = 0.75
@@ -141,7 +133,7 @@ class Calibration:
         """Take in one request: what we estimated and what the provider says it was."""
         for name, value in (("estimated", estimated), ("reported", reported)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- comes from a provider's JSON
-                raise CounterError("counter.bad_usage", name=name, value=shown(value))
+                raise CounterError("counter.bad_usage", name=name, value=format_value(value))
         if not estimated or not reported:
             return self
         bounded = min(max(reported, estimated / 4), estimated * 4)
@@ -341,9 +333,9 @@ def estimate_tokens(text: str) -> int:
     try:
         data = encode_text(text)
     except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, "text") from None
+        raise surrogate_error(error, "text") from None
     except (AttributeError, TypeError):
-        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
     if not data:
         return 0
     ascii_only = len(data) == len(text)

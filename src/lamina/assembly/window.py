@@ -27,16 +27,16 @@ from lamina.assembly.tokens import (
     Calibration,
     check_count,
     check_counter,
-    check_text,
     content_tokens,
     estimate_message_tokens,
     per_message,
     per_request,
     text_tokens,
 )
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
+from lamina.text.unicode import check_unicode
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Message
 
 
@@ -97,7 +97,7 @@ def build_llm_messages(
     check_start_on(start_on)
     if not isinstance(system_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError(
-            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=shown(system_prompt)
+            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=format_value(system_prompt)
         )
     system = cast(Message, {"role": "system", "content": system_prompt})
     current = cast(Message, {"role": "user", "content": current_user_message})
@@ -189,7 +189,7 @@ class Window:
             role, content, plain = "", "", False
         if plain and not self._calls.open:
             if not self._seed_count:
-                check_text(content, f"messages[{position}]")
+                check_unicode(content, f"messages[{position}]")
             cost = self._count(content) if self._seed_count else check_count(self._count(content), self._count)
             own = cast(Message, {"role": role, "content": content})
         else:

@@ -17,7 +17,7 @@ from lamina.assembly.wire_openai import (
     write_tools,
     write_turn,
 )
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.types import Context, Message, Segment
 
 IMAGE_TYPES = {"png": "png", "webp": "webp", "gif": "gif", "jpg": "jpeg", "jpeg": "jpeg"}
@@ -78,5 +78,5 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
         return {"inlineData": {"mimeType": data[0], "data": data[1]}}
     ending = url.partition("?")[0].rpartition(".")[2].lower()
     if ending not in IMAGE_TYPES:
-        raise MessageError("part.unknown_picture_type", value=shown(url))
+        raise MessageError("part.unknown_picture_type", value=format_value(url))
     return {"fileData": {"fileUri": url, "mimeType": f"image/{IMAGE_TYPES[ending]}"}}

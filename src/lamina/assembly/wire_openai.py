@@ -15,7 +15,7 @@ from lamina.assembly.receipt import Tiles
 from lamina.assembly.tokens import compact
 from lamina.errors import MessageError
 from lamina.text.messages import Phrase
-from lamina.text.slices import encode_text, slices
+from lamina.text.unicode import encode_text, slices
 from lamina.types import Context, Message, Segment, Span
 
 SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

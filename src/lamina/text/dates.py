@@ -6,12 +6,17 @@ handed in.
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from lamina.text.terms import numeral
 
 Span = tuple[date, date]
 """From the first day to the day after the last one."""
+
+
+def day_of(stamp: float) -> date:
+    """The day of a time stamp, in UTC."""
+    return datetime.fromtimestamp(stamp, UTC).date()
 
 
 def _numbered(text: str, first: int = 0) -> dict[str, int]:

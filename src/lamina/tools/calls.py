@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lamina.apart import GRACE_S, CaughtError, in_thread
-from lamina.errors import LaminaError, ToolError, shown
+from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
+from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Phrase, Value, join_clauses
 from lamina.text.schema import find_problems, kind_of
+from lamina.text.unicode import escape_surrogates
 from lamina.tools.registry import Tool
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -28,13 +30,13 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
     tool = tools.get(call.name)
     if tool is None:
         code = "outcome.unknown_tool" if tools else "outcome.no_tools"
-        return _failure(code, name=shown(call.name), known=list(tools))
+        return _failure(code, name=format_value(call.name), known=list(tools))
     if tool.run is None:
         return _failure("outcome.only_described", tool=tool.name)
     try:
         arguments = read_arguments(call.arguments)
     except ToolError as error:
-        given = shown(call.arguments, 200)
+        given = format_value(call.arguments, 200)
         return _failure("outcome.unusable_arguments", tool=tool.name, problem=error.phrase, given=given)
     problems = find_problems(tool.parameters, arguments)
     if problems:
@@ -46,32 +48,20 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
 def read_arguments(text: str) -> dict[str, Any]:
     """The arguments that a model wrote; nothing at all is an empty object. Raises ToolError for what is not JSON."""
     try:
-        value: Any = json.loads(text or "{}", parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        value: Any = read_strict_json(text or "{}")
         text.encode()
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ToolError("arguments.lone_surrogate", at=error.start) from None
     except RecursionError:
         raise ToolError("arguments.too_deep") from None
-    except ToolError:
-        raise
+    except AmbiguousJsonError as error:
+        raise ToolError("arguments.not_json", problem=error.phrase) from None
     except ValueError as error:
         raise ToolError("arguments.not_json", problem=str(error)) from None
     if not isinstance(value, dict):
         raise ToolError("arguments.not_an_object", type=kind_of(value))
     return cast(dict[str, Any], value)
-
-
-def _refuse_constant(word: str) -> float:
-    raise ToolError("arguments.constant", value=word)
-
-
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # parsers disagree on which one counts, and people are shown only one of them
-        names = [name for name, _ in pairs]
-        raise ToolError("arguments.doubled", name=shown(next(name for name in names if names.count(name) > 1)))
-    return found
 
 
 async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None) -> Outcome | None:
@@ -82,7 +72,7 @@ async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask
     if isinstance(decision, Outcome):
         return decision
     if not isinstance(decision, Decision):
-        return _failure("outcome.no_decision", tool=tool.name, value=shown(decision))
+        return _failure("outcome.no_decision", tool=tool.name, value=format_value(decision))
     if decision.verdict == "safe":
         return None
     reason = decision.explain()
@@ -142,7 +132,7 @@ def _describe_error(tool: Tool, error: BaseException) -> Outcome:
         return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
     text: str | Phrase = Phrase("outcome.no_error_text")
     with CaughtError():  # the __str__ of somebody else's exception may fail too
-        text = _escape_surrogates(str(error))[:MAX_ERROR_CHARS]
+        text = escape_surrogates(str(error))[:MAX_ERROR_CHARS]
     return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
 
 
@@ -150,18 +140,13 @@ def _as_outcome(tool: Tool, value: object) -> Outcome:
     if value is None:
         return Outcome(Phrase("outcome.done", tool=tool.name).text())
     if isinstance(value, str):
-        return Outcome(_escape_surrogates(value))
+        return Outcome(escape_surrogates(value))
     try:
-        return Outcome(_escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+        return Outcome(escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
         return _failure("outcome.neither_text_nor_json", tool=tool.name, type=type(value).__name__, problem=str(error))
 
 
-def _escape_surrogates(text: str) -> str:
-    """Text that can be stored and sent: half of a surrogate pair becomes visible."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _failure(code: str, **values: Value) -> Outcome:
     """A call that did not work, in the language that models read."""
-    return Outcome(_escape_surrogates(Phrase(code, **values).text()), "failed")
+    return Outcome(escape_surrogates(Phrase(code, **values).text()), "failed")
