@@ -1,14 +1,14 @@
-"""Looking after a store: verify, backup, reindex, export and import. Nothing here repairs by itself."""
+"""Administration of a store: what is in it, verify, backup, reindex, export and import."""
 
 import json
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from lamina.errors import InputError, LaminaError, format_value
 from lamina.records import NOTE
-from lamina.store.database import Clock, Database, Row, Steps, check_owner, dump, insert, load, marks
+from lamina.store.database import Clock, Database, Row, Steps, check_owner, clean, dump, insert, load, marks
 from lamina.store.lock import create_private
 from lamina.store.messages import read_content, split_message, text_in, without_words, words, write_content
 from lamina.store.search import Indexes, plan_sessions, planned_owners, planned_sessions
@@ -302,7 +302,49 @@ def _rows(owner: str, table: str, after: Row) -> Steps[list[Row]]:
     )
 
 
-class Maintenance:
+Kind = Literal["session", "message", "memory", "job", "turn"]
+PLACES: Mapping[Kind, tuple[str, str]] = {
+    "session": ("chat_session", "session_id"),
+    "message": ("conversation", "message_id"),
+    "memory": ("atomic_memory", "memory_id"),
+    "job": ("outbox", "job_id"),
+    "turn": ("turn", "turn_id"),
+}
+COUNTED = {
+    "sessions": "chat_session", "messages": "conversation", "memories": "atomic_memory",
+    "summaries": "session_summary", "templates": "prompt_template",
+}  # fmt: skip
+
+
+def _ids(owner: str, kind: Kind, begin: str, limit: int) -> Steps[list[str]]:
+    table, column = PLACES[kind]
+    rows = yield (
+        f"SELECT {column} FROM {table} WHERE owner = ? AND SUBSTR({column}, 1, ?) = ? ORDER BY {column} LIMIT ?",
+        (owner, len(begin), begin, limit),
+    )
+    return [row[0] for row in rows]
+
+
+def _counts(owner: str) -> Steps[dict[str, int]]:
+    counts: dict[str, int] = {}
+    for name, table in COUNTED.items():
+        only = " AND state = 'active'" if name == "memories" else ""
+        rows = yield f"SELECT COUNT(*) FROM {table} WHERE owner = ?{only}", (owner,)
+        counts[name] = int(rows[0][0])
+    return counts
+
+
+def _version() -> Steps[int]:
+    rows = yield "SELECT COALESCE(MAX(version), 0) FROM schema_version", ()
+    return int(rows[0][0])
+
+
+def _size() -> Steps[int]:
+    rows = yield "SELECT pg_database_size(current_database())", ()
+    return int(rows[0][0])
+
+
+class Admin:
     def __init__(self, db: Database, clock: Clock, indexes: Indexes) -> None:
         self._db = db
         self._clock = clock
@@ -459,6 +501,30 @@ class Maintenance:
             mine = named if more else seen
             added = await self._db.write(owner, lambda o=owner, b=rows, m=mine: _import(o, b, m, more))
             kept[owner] = kept.get(owner, 0) + added
+
+    @property
+    def kind(self) -> str:
+        return self._db.dialect.name
+
+    async def ids(self, owner: str, kind: Kind, begin: str, *, limit: int = 2) -> Sequence[str]:
+        """The owner's ids that begin so, in their order: one that is exactly this comes first."""
+        clean(begin, "field.id")
+        return await self._db.read(owner, lambda: _ids(owner, kind, begin, limit))
+
+    async def counts(self, owner: str) -> Mapping[str, int]:
+        """How much of each an owner has; of memories the active ones."""
+        return await self._db.read(owner, lambda: _counts(owner))
+
+    async def version(self) -> int:
+        return await self._db.read_any_owner(_version)
+
+    async def sizes(self) -> Mapping[str, int]:
+        """Bytes: the file and its log, or the whole database."""
+        if isinstance(self._db, SqliteDatabase):
+            path = self._db.path
+            names = {"file": path, "log": f"{path}-wal"}
+            return {name: os.stat(file).st_size for name, file in names.items() if os.path.exists(file)}
+        return {"database": await self._db.read_any_owner(_size)}
 
 
 def _import_error(error: LaminaError, kept: dict[str, int]) -> LaminaError:

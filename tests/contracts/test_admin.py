@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lamina.errors import InputError, MessageError, StoreError
+from lamina.errors import InputError, MessageError, OwnerError, StoreError
 from lamina.records import NewJob, NewMemory, Template
-from lamina.store import maintenance, schema
+from lamina.store import admin, schema
 from lamina.store.database import dump
 from lamina.store.postgres import PostgresDatabase, open_postgres
 from lamina.store.sqlite import open_sqlite
@@ -32,7 +32,7 @@ async def fill(store: Store, owner: str) -> None:
         owner, done.turn_id, answer={"role": "assistant", "content": odd}, usage={"n": 1}, receipt={"r": odd},
         texts={text_hash(odd): odd}, jobs=[NewJob("memory", {"x": odd}, key=session), NewJob("summary")],
     )  # fmt: skip
-    await store.history.collect(owner, done.answer_message_id)
+    await store.messages.collect(owner, done.answer_message_id)
     open_turn = await store.turns.begin(owner, session, {"role": "user", "content": "still open"})
     await store.turns.chunk(owner, open_turn.turn_id, 0, odd)
     one, two, _ = await store.memories.add(owner, [NewMemory(odd), NewMemory("two", happened=0.1), NewMemory("three")])
@@ -44,7 +44,7 @@ async def fill(store: Store, owner: str) -> None:
 
 
 async def exported(store: Store, owner: str | None = None) -> list[str]:
-    return [line async for line in store.maintenance.export(owner)]
+    return [line async for line in store.admin.export(owner)]
 
 
 async def test_an_export_imports_elsewhere_and_exports_the_same_bytes(
@@ -55,12 +55,12 @@ async def test_an_export_imports_elsewhere_and_exports_the_same_bytes(
         for owner in ("ann", "Émile", "王"):
             await fill(store, owner)
         lines = await exported(store)
-        assert {line.split('"')[3] for line in lines[1:]} == set(maintenance.TABLES)
-        assert await copy.maintenance.import_(lines) == sum('"table":"owner_counter"' not in line for line in lines) - 1
+        assert {line.split('"')[3] for line in lines[1:]} == set(admin.TABLES)
+        assert await copy.admin.import_(lines) == sum('"table":"owner_counter"' not in line for line in lines) - 1
         assert await exported(copy) == lines
-        assert await copy.maintenance.import_(lines) == 0
+        assert await copy.admin.import_(lines) == 0
         assert await exported(copy) == lines
-        assert await copy.maintenance.verify() == []
+        assert await copy.admin.verify() == []
         assert len(await copy.sessions.search("王", "王")) == len(await store.sessions.search("王", "王")) > 0
         await fill(copy, "ann")
         assert len(await copy.sessions.list("ann")) == 2
@@ -71,7 +71,7 @@ async def test_an_export_of_one_owner_can_become_somebody_elses(store: Store) ->
     await fill(store, "bob")
     lines = await exported(store, "ann")
     assert not any('"owner":"bob"' in line for line in lines)
-    await store.maintenance.import_(lines, owner="carl")
+    await store.admin.import_(lines, owner="carl")
     assert [line.replace('"owner":"carl"', '"owner":"ann"') for line in await exported(store, "carl")] == lines
 
 
@@ -85,7 +85,7 @@ async def test_an_export_of_one_owner_can_become_somebody_elses(store: Store) ->
 )  # fmt: skip
 async def test_what_is_no_export_is_refused(store: Store, lines: list[str]) -> None:
     with pytest.raises(InputError):
-        await store.maintenance.import_(lines)
+        await store.admin.import_(lines)
 
 
 PART = 1_000
@@ -94,13 +94,13 @@ PART = 1_000
 
 async def found_codes(store: Store) -> set[str]:
     """What `verify` says of single owners."""
-    found = [problem.phrase.values["what"] for problem in await store.maintenance.verify()]
+    found = [problem.phrase.values["what"] for problem in await store.admin.verify()]
     return {what.code for what in found if isinstance(what, Phrase)}
 
 
-async def cut_off(store: Store, lines: list[str], at_once: int = maintenance.MAX_PART_ROWS) -> str:
+async def cut_off(store: Store, lines: list[str], at_once: int = admin.MAX_PART_ROWS) -> str:
     with pytest.raises(InputError) as error:
-        await store.maintenance.import_([*lines, "{broken"], at_once=at_once)
+        await store.admin.import_([*lines, "{broken"], at_once=at_once)
     return str(error.value)
 
 
@@ -109,7 +109,7 @@ async def test_an_import_that_fails_keeps_nothing_where_it_fits_one_part(store: 
         await fill(other, "ann")
         lines = await exported(other)
     assert "nothing was added" in await cut_off(store, lines)
-    assert await store.maintenance.owners() == []
+    assert await store.admin.owners() == []
     assert await exported(store) == lines[:1]
 
 
@@ -119,7 +119,7 @@ async def test_a_large_import_that_is_cut_off_says_what_it_kept_and_verify_finds
 ) -> None:
     async with open_store(os.fspath(tmp_path / "other.db")) as other:
         session = (await other.sessions.new("ann")).session_id
-        await other.history.append("ann", session, [{"role": "user", "content": "m"}] * (PART + 50))
+        await other.messages.append("ann", session, [{"role": "user", "content": "m"}] * (PART + 50))
         lines = await exported(other)
     if old:  # an export of before had its counters at its end
         lines = [line for line in lines if "owner_counter" not in line]
@@ -127,11 +127,11 @@ async def test_a_large_import_that_is_cut_off_says_what_it_kept_and_verify_finds
     counted = PART - sum("owner_counter" in line for line in lines)
     assert f"{counted} rows before it were added and stay: {counted} of 'ann'" in said
     assert "import the whole file again" in said
-    assert await store.maintenance.owners() == ["ann"]
+    assert await store.admin.owners() == ["ann"]
     assert "store.wrong_numbers" in await found_codes(store)
     assert len(await exported(store)) > counted
-    await store.maintenance.import_(lines)
-    assert await store.maintenance.verify() == []
+    await store.admin.import_(lines)
+    assert await store.admin.verify() == []
 
 
 async def test_an_owner_without_counters_is_seen_by_verify_and_export(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ async def test_an_owner_without_counters_is_seen_by_verify_and_export(tmp_path: 
         connection.execute("DELETE FROM owner_counter WHERE owner = 'ann'")
         connection.execute("DELETE FROM conversation WHERE owner = 'ann' AND seq = 3")
     async with open_store(where) as store:
-        assert await store.maintenance.owners() == ["ann", "bob"]
-        assert [problem.phrase.values["owner"] for problem in await store.maintenance.verify()] == ["ann"]
+        assert await store.admin.owners() == ["ann", "bob"]
+        assert [problem.phrase.values["owner"] for problem in await store.admin.verify()] == ["ann"]
         assert await found_codes(store) == {"store.wrong_numbers"}
         assert any('"owner":"ann"' in line for line in await exported(store))
 
@@ -181,10 +181,10 @@ async def test_a_row_that_nobody_could_read_is_refused_by_its_line_and_column(st
         at = next(n for n, line in enumerate(lines) if f'"table":"{table}"' in line)
         broken = json.dumps({**json.loads(lines[at]), column: value})
         with pytest.raises(InputError) as error:
-            await store.maintenance.import_([*lines[:at], broken, *lines[at + 1 :]], owner="bob")
+            await store.admin.import_([*lines[:at], broken, *lines[at + 1 :]], owner="bob")
         assert f"line {at + 1}: {table}: " in str(error.value), (table, column, value)
         assert column in str(error.value), (table, column, value)
-    assert "bob" not in await store.maintenance.owners()
+    assert "bob" not in await store.admin.owners()
 
 
 @pytest.mark.parametrize("last", [0, 3, 5, 2**53 - 1])
@@ -192,15 +192,15 @@ async def test_a_session_whose_last_number_is_not_that_of_its_messages_is_refuse
     store: Store, last: int
 ) -> None:
     session = (await store.sessions.new("ann")).session_id
-    await store.history.append("ann", session, [{"role": "user", "content": "m"}] * 4)
+    await store.messages.append("ann", session, [{"role": "user", "content": "m"}] * 4)
     before = await exported(store)
     rows = [json.loads(line) for line in before]
     lines = [json.dumps(row | {"last_seq": last} if row.get("table") == "chat_session" else row) for row in rows]
     with pytest.raises(InputError, match=f"session {session} has 4 messages .* its last number is {last}; nothing was"):
-        await store.maintenance.import_(lines, owner="bob")
-    assert await store.maintenance.owners() == ["ann"]
-    await store.maintenance.import_(before, owner="bob")
-    assert await store.maintenance.verify() == []
+        await store.admin.import_(lines, owner="bob")
+    assert await store.admin.owners() == ["ann"]
+    await store.admin.import_(before, owner="bob")
+    assert await store.admin.verify() == []
 
 
 async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(store: Store, tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(stor
         counts = {"ada": 3, "ann": PART + 50, "bob": 3}
         names = {owner: (await other.sessions.new(owner)).session_id for owner in counts}
         for owner, count in counts.items():
-            await other.history.append(owner, names[owner], [{"role": "user", "content": "m"}] * count)
-        rows = [json.loads(line) async for line in other.maintenance.export()]
+            await other.messages.append(owner, names[owner], [{"role": "user", "content": "m"}] * count)
+        rows = [json.loads(line) async for line in other.admin.export()]
 
     def changed(owner: str, by: int) -> list[str]:
         told = {"table": "chat_session", "owner": owner}
@@ -218,38 +218,38 @@ async def test_a_large_import_finds_the_last_number_of_each_owners_sessions(stor
     cases = {("ada", -1): 0, ("ada", 1): 3, ("ann", -500): 1, ("ann", -40): 2, ("ann", 1): 2, ("bob", 1): 2}
     for (owner, by), kept in cases.items():  # too few are seen in their own part, too many where nothing more can come
         with pytest.raises(InputError, match=f"session {names[owner]} has .* but its last number is"):
-            await store.maintenance.import_(changed(owner, by), at_once=PART)
+            await store.admin.import_(changed(owner, by), at_once=PART)
         found = [each for each in names if await store.sessions.list(each)]
         assert found == list(names)[:kept]
         for each in found:
             await store.sessions.delete(each, names[each])
-    await store.maintenance.import_(changed("ann", 0))
-    assert await store.maintenance.verify() == []
+    await store.admin.import_(changed("ann", 0))
+    assert await store.admin.verify() == []
 
 
 async def test_a_row_without_what_it_belongs_to_is_refused_by_its_line(store: Store) -> None:
     await fill(store, "ann")
     lines = await exported(store)
-    cases = [(table, *each) for table, parents in maintenance.PARENTS.items() for each in parents.items()]
+    cases = [(table, *each) for table, parents in admin.PARENTS.items() for each in parents.items()]
     for table, column, parent in cases:
         at = next(n for n, line in enumerate(lines) if f'"table":"{table}"' in line)
         lost = [*lines[:at], json.dumps({**json.loads(lines[at]), column: "gone"}), *lines[at + 1 :]]
         with pytest.raises(InputError) as error:
-            await store.maintenance.import_(lost, owner="bob")
+            await store.admin.import_(lost, owner="bob")
         assert f"line {at + 1}: {table}: there is no {parent} with the {column} 'gone'; nothing was" in str(error.value)
     without = [line for line in lines if '"table":"chat_session"' not in line]
     with pytest.raises(InputError, match="conversation: there is no chat_session"):
-        await store.maintenance.import_(without, owner="bob")
-    assert "bob" not in await store.maintenance.owners()
+        await store.admin.import_(without, owner="bob")
+    assert "bob" not in await store.admin.owners()
 
 
 async def test_what_a_row_belongs_to_is_what_the_tables_ask_for(tmp_path: Path) -> None:
     async with open_store(os.fspath(tmp_path / "store.db")):
         pass
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        for table in maintenance.TABLES:
+        for table in admin.TABLES:
             keys = connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
-            assert maintenance.PARENTS.get(table, {}) == {row[3]: row[2] for row in keys if row[3] != "owner"}
+            assert admin.PARENTS.get(table, {}) == {row[3]: row[2] for row in keys if row[3] != "owner"}
 
 
 async def test_a_message_that_the_caller_refuses_is_named_by_its_line(store: Store) -> None:
@@ -262,8 +262,8 @@ async def test_a_message_that_the_caller_refuses_is_named_by_its_line(store: Sto
 
     at = next(n for n, line in enumerate(lines) if '"role":"tool"' in line)
     with pytest.raises(InputError, match=rf"line {at + 1}: conversation: no tools here; nothing was added \(none at"):
-        await store.maintenance.import_(lines, owner="bob", check=check)
-    assert "bob" not in await store.maintenance.owners()
+        await store.admin.import_(lines, owner="bob", check=check)
+    assert "bob" not in await store.admin.owners()
 
 
 async def test_verify_reports_rows_that_nobody_could_read(where: str, postgres: Server) -> None:
@@ -283,7 +283,7 @@ async def test_verify_reports_rows_that_nobody_could_read(where: str, postgres: 
             with closing(sqlite3.connect(where, isolation_level=None)) as connection:
                 connection.execute(statement)
         async with open_store(where) as store:
-            assert any(word in problem.text for problem in await store.maintenance.verify()), word
+            assert any(word in problem.text for problem in await store.admin.verify()), word
 
 
 async def test_names_that_are_too_long_are_refused_in_the_same_words_by_both_stores(store: Store) -> None:
@@ -310,7 +310,7 @@ async def test_names_that_are_too_long_are_refused_in_the_same_words_by_both_sto
     await store.profile.set(just, {just: just})
     await store.templates.put(just, Template(just, just, just, scenario=just))
     await store.memories.add(just, [NewMemory(just, kind=just, session_id=session, turn_id=turn.turn_id)])
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
 
 
 async def test_the_columns_of_an_export_are_those_of_the_tables(tmp_path: Path) -> None:
@@ -322,14 +322,14 @@ async def test_the_columns_of_an_export_are_those_of_the_tables(tmp_path: Path) 
         for table in tables:
             columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             if table not in (*schema.DERIVED_TABLES["sqlite"], "schema_version"):
-                known = maintenance.TABLES.get(table) or maintenance.UNEXPORTED[table]
+                known = admin.TABLES.get(table) or admin.UNEXPORTED[table]
                 assert ["owner", *known.split(", ")] == columns
 
 
 async def test_verify_finds_what_is_wrong(where: str, postgres: Server) -> None:
     async with open_store(where) as store:
         await fill(store, "ann")
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
     table = "message_words" if where.startswith("postgresql") else "message_word"
     wrongs = {
         "store.wrong_numbers": "UPDATE chat_session SET last_seq = last_seq + 1",
@@ -345,23 +345,23 @@ async def test_verify_finds_what_is_wrong(where: str, postgres: Server) -> None:
         async with open_store(where) as store:
             assert code in await found_codes(store)
             if code == "store.unfound_message":
-                await store.maintenance.reindex()
+                await store.admin.reindex()
                 assert code not in await found_codes(store)
 
 
 async def test_a_backup_made_in_use_holds_everything_and_overwrites_nothing(store: Store, tmp_path: Path) -> None:
     await fill(store, "ann")
     path = tmp_path / "backup"
-    await store.maintenance.backup(os.fspath(path))
+    await store.admin.backup(os.fspath(path))
     with pytest.raises(InputError):
-        await store.maintenance.backup(os.fspath(path))
+        await store.admin.backup(os.fspath(path))
     before = await exported(store)
     if isinstance(store.db, PostgresDatabase):
         assert path.read_text(encoding="utf-8") == "".join(f"{line}\n" for line in before)
         return
     async with open_store(os.fspath(path)) as copy:
         assert await exported(copy) == before
-        assert await copy.maintenance.verify() == []
+        assert await copy.admin.verify() == []
 
 
 @pytest.mark.parametrize("version", range(1, len(schema.migrations("sqlite"))))
@@ -372,11 +372,11 @@ async def test_a_store_of_every_earlier_version_is_brought_up_to_date_with_its_d
     await db.write("ann", _old_rows)
     await db.close()
     async with open_store(where) as store:
-        assert [m.content for m in await store.history.messages("ann", "s")] == ["an old message"]
+        assert [m.content for m in await store.messages.list("ann", "s")] == ["an old message"]
         if version > 1:  # the search came with version 2; rows that were put in by hand are not in it yet
-            await store.maintenance.reindex()
+            await store.admin.reindex()
         assert [f.message.seq for f in await store.sessions.search("ann", "old")] == [1]
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
         await fill(store, "ann")
 
 
@@ -440,8 +440,8 @@ async def test_C11_the_content_of_a_plain_message_is_its_text_in_sql(where: str,
             {"role": "assistant", "content": None, **calls} if each is None else {"role": "user", "content": each}
             for each in contents
         ]
-        await store.history.append("ann", "s", messages)
-        assert [row.content for row in await store.history.messages("ann", "s")] == contents
+        await store.messages.append("ann", "s", messages)
+        assert [row.content for row in await store.messages.list("ann", "s")] == contents
     assert find_wrong(contents, sql_on(where, postgres, READ_CONTENT)) == []
 
 
@@ -453,15 +453,15 @@ async def test_C11_a_store_in_which_every_content_was_json_is_migrated(where: st
     await db.write("bob", lambda: _rows_of_version_5("bob", ["of bob"]))
     await db.close()
     async with open_store(where) as store:
-        rows = await store.history.messages("ann", "s")
+        rows = await store.messages.list("ann", "s")
         assert [row.content for row in rows] == contents
-        await store.maintenance.reindex()  # rows that were put in by hand are not in the search yet
-        assert await store.maintenance.verify() == []
+        await store.admin.reindex()  # rows that were put in by hand are not in the search yet
+        assert await store.admin.verify() == []
         assert [one.message.content for one in await store.sessions.search("ann", "quotes")] == ['"in quotes"']
         branch = await store.sessions.branch("ann", "s", len(contents))
-        copied = await store.history.messages("ann", branch.session_id)
+        copied = await store.messages.list("ann", branch.session_id)
         assert [row.content for row in copied] == contents
-        assert [row.content for row in await store.history.messages("bob", "s")] == ["of bob"]
+        assert [row.content for row in await store.messages.list("bob", "s")] == ["of bob"]
     stored = sql_on(where, postgres, READ_CONTENT.replace("seq", "owner, seq"))
     assert stored.pop() == ["of bob", "text"], "the rows of every owner"
     assert find_wrong(contents, stored) == []
@@ -494,7 +494,7 @@ def test_C11_planted_contents_of_another_form_are_found() -> None:
 async def test_C11_an_export_of_format_1_is_taken_in_as_text(store: Store, tmp_path: Path) -> None:
     async with open_store(os.fspath(tmp_path / "other.db")) as other:
         await other.sessions.new("ann", session_id="s")
-        await other.history.append("ann", "s", [{"role": "user", "content": each} for each in ODD_TEXTS])
+        await other.messages.append("ann", "s", [{"role": "user", "content": each} for each in ODD_TEXTS])
         lines = await exported(other)
     assert json.loads(lines[0])["format"] == 2
     old = [json.loads(line) for line in lines]
@@ -503,10 +503,10 @@ async def test_C11_an_export_of_format_1_is_taken_in_as_text(store: Store, tmp_p
         if row.pop("content_type", None):
             row["content"] = dump(row["content"])
         row.pop("phase", None)
-    await store.maintenance.import_([json.dumps(row) for row in old])
-    assert [row.content for row in await store.history.messages("ann", "s")] == list(ODD_TEXTS)
+    await store.admin.import_([json.dumps(row) for row in old])
+    assert [row.content for row in await store.messages.list("ann", "s")] == list(ODD_TEXTS)
     assert await exported(store) == lines
-    assert await store.maintenance.import_(lines) == 0
+    assert await store.admin.import_(lines) == 0
 
 
 async def test_a_store_of_a_newer_lamina_is_refused_and_left_alone(where: str, postgres: Server) -> None:
@@ -527,3 +527,53 @@ def test_both_databases_have_the_same_migrations() -> None:
     numbers = [[(m.version, m.name) for m in schema.migrations(name)] for name in ("sqlite", "postgres")]
     assert numbers[0] == numbers[1]
     assert [version for version, _ in numbers[0]] == list(range(1, len(numbers[0]) + 1))
+
+
+# What is in a store
+
+
+async def test_ids_are_found_by_their_beginning_within_one_owner(store: Store) -> None:
+    for name in ("abcd1", "abcd", "ABCD2", "ab%d3", "ab_d4"):
+        await store.sessions.new("ann", session_id=name)
+    await store.sessions.new("bob", session_id="abcd9")
+    assert await store.admin.ids("ann", "session", "abcd") == ["abcd", "abcd1"]
+    assert await store.admin.ids("ann", "session", "ab%") == ["ab%d3"]
+    assert await store.admin.ids("ann", "session", "ab_") == ["ab_d4"]
+    assert await store.admin.ids("ann", "session", "ab", limit=1) == ["ab%d3"]
+    assert await store.admin.ids("ann", "session", "abcd9") == []
+    for kind in ("message", "memory", "job"):
+        assert await store.admin.ids("ann", kind, "abcd") == []
+    with pytest.raises(MessageError):
+        await store.admin.ids("ann", "session", "\ud800")
+    with pytest.raises(OwnerError):
+        await store.admin.ids("", "session", "abcd")
+
+
+async def test_counts_are_the_owners_own_and_of_memories_the_active_ones(store: Store) -> None:
+    session = await store.sessions.new("ann")
+    await store.messages.append("ann", session.session_id, [{"role": "user", "content": "Hi"}])
+    one, _ = await store.memories.add("ann", [NewMemory("one"), NewMemory("two")])
+    await store.memories.forget("ann", [one.memory_id])
+    assert await store.admin.counts("ann") == {
+        "sessions": 1, "messages": 1, "memories": 1, "summaries": 0, "templates": 0,
+    }  # fmt: skip
+    assert set((await store.admin.counts("bob")).values()) == {0}
+    assert await store.admin.version() >= 2
+    assert all(size >= 0 for size in (await store.admin.sizes()).values())
+    assert sum((await store.admin.sizes()).values()) > 0
+
+
+async def test_templates_are_kept_together_or_not_at_all(store: Store) -> None:
+    kept = await store.templates.put_all("ann", [Template("", "a", "x"), Template("t", "b", "y")])
+    assert [template.name for template in await store.templates.list("ann")] == ["a", "b"]
+    assert kept[1].template_id == "t"
+    with pytest.raises(MessageError):
+        await store.templates.put_all("ann", [Template("u", "c", "z"), Template("v", "d", "bad \0")])
+    assert len(await store.templates.list("ann")) == 2
+
+
+async def test_what_a_memory_replaced_is_known(store: Store) -> None:
+    (old,) = await store.memories.add("ann", [NewMemory("I live in Lisbon.")])
+    (new,) = await store.memories.add("ann", [NewMemory("I live in Porto.", supersedes=(old.memory_id,))])
+    assert [memory.memory_id for memory in await store.memories.replaced("ann", new.memory_id)] == [old.memory_id]
+    assert await store.memories.replaced("bob", new.memory_id) == []
