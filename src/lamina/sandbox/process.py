@@ -68,7 +68,7 @@ CAN_END_FAMILY = hasattr(os, "killpg")
 """Whether the system ends a command together with what it started; where it cannot, none is offered."""
 
 
-class Ran(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended. `code` is negative for a signal, None when its time was up; `dropped` are bytes too many.
     `report` is what its launcher said, in lines of a name and a value."""
 
@@ -79,14 +79,14 @@ class Ran(NamedTuple):
 
 
 async def run_child(
-    command: Sequence[str], *, folder: str, environ: Mapping[str, str], seconds: float, most_bytes: int,
+    command: Sequence[str], *, folder: str, environ: Mapping[str, str], seconds: float, max_bytes: int,
     reports: bool = False,
-) -> Ran:  # fmt: skip
+) -> CommandResult:  # fmt: skip
     """Run a command until it ends or its time is up; then, and on a cancellation, nothing of it is left.
 
     One that `reports` is a launcher: it writes lines to its input, and ends only after everything that it started. The
     time counts from its line `ready`."""
-    child = _Child(command, folder, environ, most_bytes, reports)
+    child = _Child(command, folder, environ, max_bytes, reports)
     ended = False
     try:
         await asyncio.wait({child.exit, child.ready}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -95,15 +95,15 @@ async def run_child(
     finally:
         await child.end(kindly=not ended)
     code = int(child.report["exit"]) if "exit" in child.report else child.code
-    return Ran(code if ended else None, child.text(), child.dropped, child.report)
+    return CommandResult(code if ended else None, child.text(), child.dropped, child.report)
 
 
 class _Child:
     def __init__(
-        self, command: Sequence[str], folder: str, environ: Mapping[str, str], most_bytes: int, reports: bool
+        self, command: Sequence[str], folder: str, environ: Mapping[str, str], max_bytes: int, reports: bool
     ) -> None:
         self.mark = secrets.token_hex(16)
-        self.most, self.dropped, self.kept, self.size = most_bytes, 0, list[bytes](), 0
+        self.most, self.dropped, self.kept, self.size = max_bytes, 0, list[bytes](), 0
         self.report: dict[str, str] = {}
         with ExitStack() as failed, ExitStack() as started:
             self.reader = _open_pipe(failed, started, writer := list[int]())
@@ -239,20 +239,20 @@ def _carries(number: int, mark: bytes) -> bool:
 def clean_environment(root: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a child that works in `root`: the few harmless names of `environ`, and fixed ones."""
     given = environ or {}
-    user = _user()
+    user = _read_user()
     clean = {"HOME": user[1], "USER": user[0]}
     clean |= {name: given[name] for name in PASSED if given.get(name)}
-    return clean | {"PATH": safe_path(root, given.get("PATH", ""))} | FIXED | _settings(SETTINGS[:1])
+    return clean | {"PATH": filter_path(root, given.get("PATH", ""))} | FIXED | _git_settings(SETTINGS[:1])
 
 
 def shell_environment(root: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a command: as clean, and git starts no program that a repository or a home folder names."""
     given = environ or {}
     identity = {name: given[name] for name in IDENTITY if given.get(name)}
-    return clean_environment(root, given) | identity | GIT | PACKAGES | _settings(SETTINGS)
+    return clean_environment(root, given) | identity | GIT | PACKAGES | _git_settings(SETTINGS)
 
 
-def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+def _git_settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Settings as git takes them from the environment."""
     found = {"GIT_CONFIG_COUNT": str(len(pairs))}
     for at, (key, value) in enumerate(pairs):
@@ -260,7 +260,7 @@ def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def safe_path(root: str, path: str) -> str:
+def filter_path(root: str, path: str) -> str:
     """Where commands are looked for: folders outside of the root, since what lies in it anybody may have written."""
     inside = os.path.realpath(root)
     folders = [
@@ -275,7 +275,7 @@ def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def _user() -> tuple[str, str]:
+def _read_user() -> tuple[str, str]:
     if pwd is None:
         home = os.path.expanduser("~")
         return os.path.basename(home), home

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lamina.errors import ToolError
-from lamina.sandbox.process import Ran, run_child
+from lamina.sandbox.process import CommandResult, run_child
 from lamina.text.messages import Phrase, join_clauses
 
 Use = Literal["auto", "required", "off"]
@@ -79,15 +79,15 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
 
 
-class Confined:
+class SandboxRunner:
     """Commands in one folder, each held by a sandbox. Which kind the system has is found out with the first one."""
 
     def __init__(self, sandbox: Sandbox, root: str, environ: Mapping[str, str], home: str = "") -> None:
         self.sandbox, self.root, self.environ = sandbox, root, dict(environ)
         self.ruled_out: dict[Mode, str | Phrase] = {}
         """Kinds that this system does not have, and why."""
-        self.hidden = [path for path in _with_targets(sandbox.hidden) if not is_below(root, path)]
-        folders = [*_system_folders(), *_tool_folders(environ.get("PATH", ""), home, sandbox.hidden)]
+        self.hidden = [path for path in _add_link_targets(sandbox.hidden) if not is_below(root, path)]
+        folders = [*_list_system_folders(), *_list_tool_folders(environ.get("PATH", ""), home, sandbox.hidden)]
         rustup = os.path.join(home, ".rustup") if home else ""
         if rustup and any(is_below(path, os.path.join(home, ".cargo")) for path in folders):
             folders.append(rustup)
@@ -103,16 +103,16 @@ class Confined:
         left: list[Mode] = [mode for mode in MODES if mode not in self.ruled_out]
         return left[0] if left else "none"
 
-    async def run(self, command: Sequence[str], *, seconds: float, most_bytes: int, changes: bool) -> Ran:
+    async def run(self, command: Sequence[str], *, seconds: float, max_bytes: int, changes: bool) -> CommandResult:
         """Run a command. Without `changes` it can write nothing but temporary files, and has no network."""
-        if self.sandbox.use != "off" and _launcher() and self.root != "/":
+        if self.sandbox.use != "off" and _launcher_command() and self.root != "/":
             while (mode := self.mode) != "none":
-                ran = await self._run_in(mode, command, seconds, most_bytes, changes)
+                ran = await self._run_in(mode, command, seconds, max_bytes, changes)
                 if "ready" in ran.report or ran.code is None:
                     return ran
                 self.ruled_out[mode] = ran.report.get("unavailable") or Phrase("sandbox.launcher_failed")
         self._refuse_if_required()
-        return await run_child(command, folder=self.root, environ=self.environ, seconds=seconds, most_bytes=most_bytes)
+        return await run_child(command, folder=self.root, environ=self.environ, seconds=seconds, max_bytes=max_bytes)
 
     def _refuse_if_required(self) -> None:
         if self.sandbox.use != "required":
@@ -121,21 +121,23 @@ class Confined:
         why = Phrase("sandbox.workspace_is_root" if self.root == "/" else "sandbox.needs_linux")
         raise ToolError("sandbox.required", reasons=join_clauses(reasons or [why]))
 
-    async def _run_in(self, mode: Mode, command: Sequence[str], seconds: float, most_bytes: int, changes: bool) -> Ran:
+    async def _run_in(
+        self, mode: Mode, command: Sequence[str], seconds: float, max_bytes: int, changes: bool
+    ) -> CommandResult:
         private = "/run/lamina" if is_below(self.root, "/tmp") else "/tmp"  # what is below it could be written too
         if mode == "landlock":
             private = await asyncio.to_thread(tempfile.mkdtemp, prefix="lamina-bash-")
         try:
-            words = self._policy(mode, private, seconds, changes)
+            words = self._write_policy(mode, private, seconds, changes)
             return await run_child(
-                [*_launcher(), *words, "--", *command], folder=self.root, seconds=seconds, most_bytes=most_bytes,
+                [*_launcher_command(), *words, "--", *command], folder=self.root, seconds=seconds, max_bytes=max_bytes,
                 environ={**self.environ, "HOME": private, "TMPDIR": private}, reports=True,
             )  # fmt: skip
         finally:
             if mode == "landlock":
                 await asyncio.to_thread(remove_tree, private)
 
-    def _policy(self, mode: Mode, private: str, seconds: float, changes: bool) -> Iterator[str]:
+    def _write_policy(self, mode: Mode, private: str, seconds: float, changes: bool) -> Iterator[str]:
         limits, most = self.sandbox.limits, min(os.cpu_count() or 1, CPU_FACTOR)
         numbers = {
             "memory": limits.memory_mb * MB, "processes": limits.processes, "file": limits.file_mb * MB,
@@ -146,7 +148,7 @@ class Confined:
         yield f"network={'on' if self.sandbox.network and changes else 'off'}"
         yield f"changes={'on' if changes else 'off'}"
         yield from (f"read={path}" for path in self.readable)
-        yield from (f"write={path}" for path in (self.root, *_linked_repository(self.root)))
+        yield from (f"write={path}" for path in (self.root, *_find_shared_repository(self.root)))
         yield from (f"hide={path}" for path in self.hidden)
         yield from (f"limit={name}:{number}" for name, number in numbers.items())
 
@@ -198,7 +200,7 @@ def _remove_files(folder: int) -> list[str]:
     return folders
 
 
-def _launcher() -> list[str]:
+def _launcher_command() -> list[str]:
     """How the launcher is started: from its own folder, without the rest of the package, which takes long to load.
     Empty where it cannot be."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -211,13 +213,13 @@ def _launcher() -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
-def _system_folders() -> Iterator[str]:
+def _list_system_folders() -> Iterator[str]:
     yield from SYSTEM_FOLDERS
     for name in ETC_NAMES:
         yield f"/etc/{name}"
 
 
-def _tool_folders(path: str, home: str, hidden: Sequence[str]) -> Iterator[str]:
+def _list_tool_folders(path: str, home: str, hidden: Sequence[str]) -> Iterator[str]:
     """Programs that are installed elsewhere, as PATH names them, with the libraries beside them."""
     closed = (home or "/", *hidden)
     for folder in path.split(":"):
@@ -228,15 +230,15 @@ def _tool_folders(path: str, home: str, hidden: Sequence[str]) -> Iterator[str]:
             continue
         yield from dict.fromkeys((folder, real))
         if os.path.basename(real) in PROGRAM_FOLDERS:
-            yield from _prefix(os.path.dirname(real))
+            yield from _list_beside_programs(os.path.dirname(real))
         with os.scandir(real) as entries:
             links = {os.path.realpath(entry.path) for entry in entries if entry.is_symlink()}
         for target in sorted(links):
             if not any(is_below(target, each) for each in (real, *SYSTEM_FOLDERS)):
-                yield from _linked_program(target)
+                yield from _list_program_files(target)
 
 
-def _linked_program(target: str) -> Iterator[str]:
+def _list_program_files(target: str) -> Iterator[str]:
     """A program that a folder of PATH links to: the file alone, since anything may be beside it, and what belongs to it
     where it is part of an installation."""
     if not os.path.isfile(target) or not os.access(target, os.X_OK):
@@ -246,19 +248,19 @@ def _linked_program(target: str) -> Iterator[str]:
     installed = any(glob.glob(f"{glob.escape(prefix)}/{each}") for each in INSTALLED)
     if installed and os.path.basename(folder) in PROGRAM_FOLDERS:
         yield folder
-        yield from _prefix(prefix)
+        yield from _list_beside_programs(prefix)
 
 
-def _prefix(prefix: str) -> Iterator[str]:
+def _list_beside_programs(prefix: str) -> Iterator[str]:
     yield from (found for name in BESIDE_PROGRAMS if os.path.exists(found := os.path.join(prefix, name)))
 
 
-def _with_targets(paths: Iterable[str]) -> list[str]:
+def _add_link_targets(paths: Iterable[str]) -> list[str]:
     every = [(os.path.abspath(path), os.path.realpath(path)) for path in paths]
     return list(dict.fromkeys(path for pair in every for path in pair))
 
 
-def _linked_repository(root: str) -> Iterator[str]:
+def _find_shared_repository(root: str) -> Iterator[str]:
     """Where git keeps what belongs to this folder, when it is a linked worktree. Its other end, which no command in
     here can write, must name this folder: a file `.git` may say anything."""
     try:
