@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.errors import ToolError, format_value
-from lamina.sandbox.process import CommandResult, shell_environment
-from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Sandbox, SandboxRunner, is_below
+from lamina.sandbox.process import CommandResult, is_below, shell_environment
+from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Sandbox, SandboxRunner
 from lamina.text.messages import Phrase
 from lamina.text.unicode import visible
 from lamina.tools.registry import Tool
