@@ -32,7 +32,7 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
 
     opening = of("assembly.fences", "ATTRIBUTES")
     days = [of("text.dates", name).pattern for name in ("_ENGLISH", "_CHINESE")]
-    dates = [pattern for table in ("_DATES", "_WORDS") for pattern, _ in of("memory.when", table)]
+    dates = [pattern for table in ("_DATES", "_WORDS") for pattern, _ in of("memory.frames", table)]
     hosts = ("example\\.com", "a", "xn\\-\\-fiqs8s")
     return {
         ("assembly/fences.py", "f'<((data|layer)-{mark}(?:\\\\.[0-9]+\\\\.)?){ATTRIBUTES}>\\\\n'"): [
@@ -45,7 +45,7 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
         ("tools/calls.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
             rf"https?://(?:www\.)?{host}(?![\w.@:-]*@|[\w-]|\.\w)" for host in hosts
         ],
-        ("memory/when.py", "pattern"): dates,
+        ("memory/frames.py", "pattern"): dates,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lamina.app.files import IDENTITY, MARK, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.follow import follow, followed, position_of
@@ -37,7 +37,7 @@ from lamina.errors import (
     format_value,
 )
 from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
-from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
+from lamina.ports import Ask, Complete, Embedder, Provider, Source
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles
 from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
@@ -60,6 +60,9 @@ from lamina.text.messages import Phrase
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
+if TYPE_CHECKING:
+    from lamina.memory.recall import Recall
+
 OFF = Phrase("reason.switched_off", setting="memory")
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
@@ -69,7 +72,7 @@ LEASE_S, SHARED_LEASE_S = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
-def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
+def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> "Recall | WithoutIndex":
     if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:

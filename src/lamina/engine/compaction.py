@@ -13,9 +13,10 @@ from lamina.assembly.history import closed, together
 from lamina.engine.state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
-from lamina.ports import Complete, Count, HistoryRows
+from lamina.ports import Complete, Count
 from lamina.records import Session, StoredMessage
-from lamina.text.slices import size_of
+from lamina.store.messages import Messages
+from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
 FOLD_AT_SHARE = 0.8
@@ -91,7 +92,7 @@ def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 async def fold(
-    history: HistoryRows, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
+    history: Messages, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
     again: bool = False,
 ) -> Compaction:  # fmt: skip
     """The summary of the messages after the last compaction and up to a number: by a model, else extractive. With

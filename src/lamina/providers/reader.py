@@ -20,6 +20,7 @@ from lamina.errors import (
 )
 from lamina.providers.sse import ServerEvent
 from lamina.text.messages import Phrase
+from lamina.text.unicode import join_surrogates
 from lamina.types import Context, Done, DoneReason, Event, Receipt, Text, ToolCallEvent, Usage
 
 MAX_CALLS = 256
@@ -147,10 +148,6 @@ class TextJoiner:
         if self._half:
             self._half = ""
             yield Text("\ufffd")
-
-
-def join_surrogates(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(slots=True)

@@ -48,8 +48,8 @@ SHARED_MAPPINGS = (b"/dev/zero", b"/memfd:", b"/SYSV")
 
 
 def main(words: "list[str]") -> None:
-    """Confine and run the command, and wait for it. A line of the report begins with `ready`, `limit`, `exit`, `alone` or
-    `unavailable`."""
+    """Confine and run the command, and wait for it. A line of the report begins with `ready`, `limit`, `exit`, `alone`
+    or `unavailable`."""
     report = os.dup(0)  # not inherited by the command
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 

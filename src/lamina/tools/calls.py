@@ -16,8 +16,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 from lamina.apart import GRACE_S, CaughtError, in_thread
 from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
+from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Phrase, Value, join_clauses
 from lamina.text.schema import find_problems, kind_of
+from lamina.text.unicode import escape_surrogates
 from lamina.tools.registry import Tool
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -46,39 +48,27 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
         return refused
     value = await _call_function(tool, tool.run, **arguments)
     if isinstance(value, Outcome):
-        return replace(value, text=_escape_surrogates(value.text))
+        return replace(value, text=escape_surrogates(value.text))
     return _make_outcome(tool, value)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
     """Parse the arguments that a model wrote; an empty text is an empty object. Raises ToolError for anything else."""
     try:
-        value: Any = json.loads(text or "{}", parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        value: Any = read_strict_json(text or "{}")
         text.encode()
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ToolError("arguments.lone_surrogate", at=error.start) from None
     except RecursionError:
         raise ToolError("arguments.too_deep") from None
-    except ToolError:
-        raise
+    except AmbiguousJsonError as error:
+        raise ToolError("arguments.not_json", problem=error.phrase) from None
     except ValueError as error:
         raise ToolError("arguments.not_json", problem=str(error)) from None
     if not isinstance(value, dict):
         raise ToolError("arguments.not_an_object", type=kind_of(value))
     return cast(dict[str, Any], value)
-
-
-def _refuse_constant(word: str) -> float:
-    raise ToolError("arguments.constant", value=word)
-
-
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # parsers disagree on which one counts, and people see only one
-        names = [name for name, _ in pairs]
-        raise ToolError("arguments.doubled", name=format_value(next(name for name in names if names.count(name) > 1)))
-    return found
 
 
 def names_host(user_text: str, host: str) -> bool:
@@ -154,7 +144,7 @@ def _describe_error(tool: Tool, error: BaseException) -> Outcome:
         return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
     text: str | Phrase = Phrase("outcome.no_error_text")
     with CaughtError():  # the __str__ of an unknown exception may fail too
-        text = _escape_surrogates(str(error))[:MAX_ERROR_CHARS]
+        text = escape_surrogates(str(error))[:MAX_ERROR_CHARS]
     return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
 
 
@@ -162,18 +152,13 @@ def _make_outcome(tool: Tool, value: object) -> Outcome:
     if value is None:
         return Outcome(Phrase("outcome.done", tool=tool.name).text())
     if isinstance(value, str):
-        return Outcome(_escape_surrogates(value))
+        return Outcome(escape_surrogates(value))
     try:
-        return Outcome(_escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+        return Outcome(escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
         return _failure("outcome.neither_text_nor_json", tool=tool.name, type=type(value).__name__, problem=str(error))
 
 
-def _escape_surrogates(text: str) -> str:
-    """Text that can be stored and sent: half of a surrogate pair becomes visible."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _failure(code: str, **values: Value) -> Outcome:
     """A call that failed, in the language that models read."""
-    return Outcome(_escape_surrogates(Phrase(code, **values).text()), "failed")
+    return Outcome(escape_surrogates(Phrase(code, **values).text()), "failed")

@@ -1,22 +1,23 @@
-"""Long texts in slices: how long they are, as JSON, and as UTF-8. Pure.
+"""JSON: strict where readers disagree, and in slices where it is long. Pure.
 
 One call of C holds the interpreter for as long as it takes, also in a thread; on a slice that is about a millisecond.
 """
 
-import codecs
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from json import decoder as json_decoder
 from json.encoder import encode_basestring
 from typing import Any, NoReturn, cast
 
+from lamina.errors import format_value
+from lamina.text.messages import Phrase, Value
+from lamina.text.unicode import MAX_LOOP_SIZE, SLICE_SIZE, slices
+
 Default = Callable[[Any], Any] | None
 """What makes JSON of a value that has none, as `json.dumps` takes it."""
-MAX_LOOP_SIZE = 65_536
-"""Characters or bytes that may be worked through in one go on the event loop."""
-SLICE_SIZE = 32_768
-"""Characters that one call may work through in a thread: the event loop waits for that several times a request."""
 MAX_JSON_SIZE = 131_072
 """Characters of JSON that one call may read: step by step it takes many times as long."""
 _BLANKS = re.compile(r"[ \t\n\r]*")
@@ -40,52 +41,15 @@ def size_of(value: object, most: int = MAX_LOOP_SIZE) -> int:
             size += len(one) + 2
         elif isinstance(one, Mapping):
             fields = cast("Mapping[str, object]", one)
-            size += 2 + 2 * len(fields)
+            size += max(2, 1 + 2 * len(fields))
             if size <= most:
                 waiting += fields
                 waiting += fields.values()
         elif isinstance(one, list | tuple):
-            size += 2 + len(cast("list[object]", one))
+            size += max(2, 1 + len(cast("list[object]", one)))
             if size <= most:
                 waiting += cast("list[object]", one)
     return size
-
-
-def slices(text: str, size: int = SLICE_SIZE) -> Iterator[str]:
-    """The text in pieces of at most so many characters."""
-    return (text[at : at + size] for at in range(0, len(text), size))
-
-
-def encode_text(text: str) -> bytes:
-    """UTF-8; an error is that of `text.encode()`."""
-    if len(text) <= SLICE_SIZE:
-        return text.encode()
-    try:
-        return b"".join([piece.encode() for piece in slices(text)])
-    except UnicodeEncodeError:
-        return text.encode()  # it tells the place in the whole
-
-
-def utf8_size(text: str) -> int:
-    """How many bytes it has; an error is that of `text.encode()`."""
-    if text.isascii():
-        return len(text)
-    try:
-        return sum(len(piece.encode()) for piece in slices(text))
-    except UnicodeEncodeError:
-        return len(text.encode())  # the same
-
-
-def decode_text(data: bytes) -> str:
-    """What UTF-8 says."""
-    if len(data) <= SLICE_SIZE:
-        return data.decode()
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    pieces = [decoder.decode(data[at : at + SLICE_SIZE]) for at in range(0, len(data), SLICE_SIZE)]
-    return "".join([*pieces, decoder.decode(b"", True)])
-
-
-# JSON
 
 
 def write_json(value: object, default: Default = None) -> str:
@@ -139,6 +103,43 @@ def _inner(values: list[object], default: Default) -> str:
 def read_json(text: str) -> Any:
     """As `json.loads` reads it; a long one step by step."""
     return json.loads(text) if len(text) <= MAX_JSON_SIZE else JsonReader(text).read()
+
+
+class AmbiguousJsonError(ValueError):
+    """JSON that the standard library reads and other readers refuse, or read differently; `phrase` says why."""
+
+    def __init__(self, code: str, **values: Value) -> None:
+        super().__init__(code)
+        self.phrase = Phrase(code, **values)
+
+
+def read_strict_json(text: str) -> Any:
+    """As `json.loads` reads it, without constants such as NaN, numbers that no float holds, and names given twice."""
+    return _decode_strictly(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise AmbiguousJsonError("json.constant", name=name)
+
+
+def _read_finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise AmbiguousJsonError("json.number_too_large", number=format_value(text))
+    return number
+
+
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise AmbiguousJsonError("json.repeated_name", name=format_value(counts.most_common(1)[0][0]))
+    return found
+
+
+_decode_strictly = json.JSONDecoder(
+    object_pairs_hook=_refuse_repeated_names, parse_constant=_refuse_constant, parse_float=_read_finite
+).decode
 
 
 class JsonReader:

@@ -1,4 +1,4 @@
-"""Long texts in slices are what they are in one piece."""
+"""JSON in slices is what it is in one piece, and strict JSON is what every reader reads alike."""
 
 import json
 import sqlite3
@@ -9,7 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lamina.store.transactions import encode_long
-from lamina.text.slices import JsonReader, decode_text, encode_text, json_pieces, read_json, size_of, write_json
+from lamina.text.json import (
+    AmbiguousJsonError,
+    JsonReader,
+    json_pieces,
+    read_json,
+    read_strict_json,
+    size_of,
+    write_json,
+)
+from lamina.text.unicode import decode_text, encode_text
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,6 +28,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(VALUES, st.integers(13, 60))
 @example([[], {}, "", [1, "a" * 50], {"a" * 50: ["😀\n" * 20]}], 13)
+@example([[], [], [], []], 13)
 @example({"a": "\\" * 30, "b": "😀" * 20}, 13)
 def test_JSON_in_slices_is_JSON(value: Any, size: int) -> None:
     pieces = list(json_pieces(value, size))
@@ -48,3 +58,24 @@ def test_long_texts_go_into_SQLite_and_come_back(text: str) -> None:
     connection.execute(sql, values)
     assert connection.execute("SELECT n, a, b, typeof(a) FROM t").fetchall() == [(1, text * 3, "short", "text")]
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[NaN]", "json.constant"),
+        ("-Infinity", "json.constant"),
+        ("1e999", "json.number_too_large"),
+        ('{"a": {"b": 1, "c": 2, "b": 3}}', "json.repeated_name"),
+    ],
+)
+def test_what_readers_read_differently_is_refused_with_its_reason(text: str, code: str) -> None:
+    with pytest.raises(AmbiguousJsonError) as caught:
+        read_strict_json(text)
+    assert caught.value.phrase.code == code
+
+
+def test_strict_JSON_is_read_as_the_standard_library_reads_it() -> None:
+    assert read_strict_json('{"a": [1, 2.5, null, "\\ud800"]}') == {"a": [1, 2.5, None, "\ud800"]}
+    with pytest.raises(json.JSONDecodeError):
+        read_strict_json("{")
