@@ -53,7 +53,7 @@ def bash_tool(root: Path, mode: Mode, *, confirmed: bool, sandbox: Sandbox = HEL
     environ = {"PATH": f"{sys.base_prefix}/bin:{SYSTEM_PATH}", "HOME": os.environ.get("HOME", "/")}
     [tool] = shell_tools(root, lambda command: verdict, sandbox=sandbox, environ=environ)
     if mode == "landlock":
-        tool.run.__self__.confined.ruled_out["namespaces"] = "as in a container"  # type: ignore[union-attr]
+        tool.run.__self__.runner.ruled_out["namespaces"] = "as in a container"  # type: ignore[union-attr]
     return tool
 
 
@@ -72,7 +72,7 @@ def offered_here() -> list[Mode]:
     for mode in modes:
         tool = bash_tool(Path("/usr"), mode, confirmed=False)
         asyncio.run(ToolRegistry(tool).call(ToolCallEvent("1", "bash", '{"command": ":"}')))
-        if tool.run.__self__.confined.mode == mode:  # type: ignore[union-attr]
+        if tool.run.__self__.runner.mode == mode:  # type: ignore[union-attr]
             found.append(mode)
     return found
 
@@ -681,7 +681,7 @@ def test_T10_required_runs_nothing_where_there_is_no_sandbox_and_auto_says_so(tm
     """As on a system that has neither of them."""
     for use, ran in (("required", False), ("auto", True)):
         [tool] = shell_tools(tmp_path, lambda command: Decision("safe"), sandbox=Sandbox(use=use))  # type: ignore[arg-type]
-        tool.run.__self__.confined.ruled_out.update(namespaces="no user namespaces", landlock="no Landlock")  # type: ignore[union-attr]
+        tool.run.__self__.runner.ruled_out.update(namespaces="no user namespaces", landlock="no Landlock")  # type: ignore[union-attr]
         registry = ToolRegistry(tool)
         event = ToolCallEvent("1", "bash", '{"command": "echo here"}')
         first, second = (asyncio.run(registry.call(event)).text for _ in range(2))
