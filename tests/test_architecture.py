@@ -240,9 +240,9 @@ def test_benchmarks_use_public_names_only() -> None:
         "lamina.records",
         "lamina.errors",
         "lamina.text.terms",
-        "lamina.memory.ranking",
+        "lamina.memory.index",
     }
-    allowed |= {"lamina.memory.fusion", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
+    allowed |= {"lamina.memory.ranking", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
     allowed |= {"lamina.providers.local", "lamina.assembly.receipt"}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.sandbox.environment import shell_environment
+from lamina.sandbox.process import shell_environment
 from lamina.shell.policy import decide
 from lamina.shell.programs import Row, read_table
 from tests.faults.load import Load

@@ -136,10 +136,10 @@ def test_R23_arguments_in_many_pieces_are_linear(piece: str) -> None:
             reader = CompletionReader("here")
             for part in ('{"a":"', *[piece] * pieces, '"}'):
                 delta = {"index": 0, "id": "c", "function": {"name": "f", "arguments": part}}
-                reader._add(delta, apart=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
+                reader._read_call(delta, whole=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
             for _ in reader.read(ServerEvent("", "[DONE]")):
                 pass
-            assert len(list(reader.last())) == 2
+            assert len(list(reader.finish())) == 2
 
         return run
 

@@ -22,7 +22,7 @@ from lamina.assembly.pieces import PromptStyle
 from lamina.assembly.request import assemble
 from lamina.errors import EmbedderError, LaminaError
 from lamina.ports import Embedder
-from lamina.sandbox.environment import SYSTEM_PATH
+from lamina.sandbox.process import SYSTEM_PATH
 from lamina.sandbox.sandbox import Confined
 from lamina.settings import Settings
 from lamina.store.sqlite_tables import Problem

@@ -45,7 +45,6 @@ from lamina.text.json import size_of
 from lamina.text.messages import Phrase
 from lamina.text.unicode import MAX_LOOP_SIZE, join_surrogates, slices
 from lamina.tools.registry import ToolRegistry
-from lamina.tools.said import words
 from lamina.types import (
     AnyMessage,
     Began,
@@ -409,8 +408,7 @@ class Engine:
     async def _result(self, work: TurnState, call: ToolCallEvent) -> tuple[ToolResult, ToolOutput]:
         """Run a call; what it said, and the same as the model gets it: cut, without secrets, with our hints beside."""
         tools, began = self.builder.tools(work.turn) or ToolRegistry(), time.monotonic()
-        words.set(work.typed_addresses)
-        outcome = await tools.call(call, ask=work.timed_ask)
+        outcome = await tools.call(call, ask=work.timed_ask, user_text=work.typed_addresses)
         text = self._hide(join_surrogates(outcome.text))
         known = {tool.name: tool for tool in tools}.get(call.name)
         limit, advice = (known.max_chars, known.too_long) if known else (MAX_CHARS, "")

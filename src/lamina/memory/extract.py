@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 
 from lamina.errors import MemoryFormError, format_value
 from lamina.memory.dedupe import canon, same_fact
+from lamina.memory.frames import the_day
 from lamina.memory.secrets import has_secret
 from lamina.memory.sentences import (
     GAP,
@@ -24,7 +25,6 @@ from lamina.memory.sentences import (
     split_clauses,
     split_sentences,
 )
-from lamina.memory.when import the_day
 from lamina.memory.worth import Worth, is_question, is_supposed, worth
 from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Value

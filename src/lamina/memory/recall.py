@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lamina.errors import EmbedderError
-from lamina.memory.fusion import Query, passages
-from lamina.memory.ranking import Entry, Floats, Hit, Index, index_row
+from lamina.memory.index import Entry, Floats, Hit, Index, index_row
+from lamina.memory.ranking import Query, passages
 from lamina.ports import Embedder
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
 from lamina.store.memories import Memories

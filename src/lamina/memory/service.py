@@ -36,7 +36,7 @@ from lamina.text.unicode import join_surrogates
 from lamina.types import Fact, FactKind, Layer
 
 if TYPE_CHECKING:  # numpy is an extra, and without an index nothing needs it
-    from lamina.memory.ranking import Hit
+    from lamina.memory.index import Hit
     from lamina.memory.recall import Recall
 
 Clock = Callable[[], float]

@@ -140,11 +140,7 @@ def _named(year: str | None, month: int, day: str | None, at: date | None) -> Sp
 
 
 def _number(text: str) -> int:
-    if text.isdigit():
-        return int(text)
-    found = _COUNTS.get(text)
-    if found is None:
-        found = numeral(text)
+    found = _COUNTS.get(text, numeral(text))
     if found is None:
         raise ValueError(text)
     return found

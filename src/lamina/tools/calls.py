@@ -8,6 +8,7 @@ import asyncio
 import copy
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 MAX_ERROR_CHARS = 2_000
 
 
-async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None) -> Outcome:
+async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None, user_text: str = "") -> Outcome:
     tool = tools.get(call.name)
     if tool is None:
         code = "outcome.unknown_tool" if tools else "outcome.no_tools"
@@ -41,7 +42,7 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
     problems = find_problems(tool.parameters, arguments)
     if problems:
         return _failure("outcome.misfits", tool=tool.name, problems=join_clauses(problems))
-    refused = await _check(tool, call, arguments, ask)
+    refused = await _check(tool, call, arguments, ask, user_text)
     return refused or await _run(tool, tool.run, arguments)
 
 
@@ -64,7 +65,17 @@ def read_arguments(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None) -> Outcome | None:
+def names_host(user_text: str, host: str) -> bool:
+    """Whether a text has an address of this host. A bare name does not count: `main.py` is a file."""
+    bare = host.casefold().removeprefix("www.").rstrip(".")
+    return bool(bare) and bool(
+        re.search(rf"https?://(?:www\.)?{re.escape(bare)}(?![\w.@:-]*@|[\w-]|\.\w)", user_text.casefold())
+    )
+
+
+async def _check(
+    tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None, user_text: str
+) -> Outcome | None:
     """None when the call may run. What cannot be decided does not run."""
     if tool.check is None:
         return None
@@ -73,7 +84,7 @@ async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask
         return decision
     if not isinstance(decision, Decision):
         return _failure("outcome.no_decision", tool=tool.name, value=format_value(decision))
-    if decision.verdict == "safe":
+    if decision.verdict == "safe" or (decision.verdict == "confirm" and names_host(user_text, decision.host)):
         return None
     reason = decision.explain()
     if decision.verdict != "confirm":

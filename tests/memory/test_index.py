@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import InputError
-from lamina.memory.fusion import Query, passages, sentences
-from lamina.memory.ranking import Entry, Index, IndexRow, index_row, pack_vector
+from lamina.memory.index import Entry, Index, IndexRow, index_row, pack_vector
+from lamina.memory.ranking import Query, passages, sentences
 from lamina.providers.embeddings import SentenceEncoder
 
 DAY = date(2024, 5, 1)

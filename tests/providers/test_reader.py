@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 
 from lamina.assembly.request import encode
 from lamina.errors import BrokenStreamError, MessageError, ProviderError
-from lamina.providers.answers import Reader
 from lamina.providers.anthropic import AnthropicProvider, MessageReader
-from lamina.providers.forms import TextJoiner
 from lamina.providers.openai import CompletionReader, OpenAIProvider
+from lamina.providers.reader import AnswerReader, TextJoiner
 from lamina.providers.sse import EventParser
 from lamina.types import Done, Event, Key, Text, ToolCallEvent, Usage
-from tests.providers.serving import ANTHROPIC, FORMS, OPENAI, Form, frame, order_problems
+from tests.providers.serving import ANTHROPIC, FORMS, Form, frame, order_problems
 
-READERS = {"openai": CompletionReader, "anthropic": MessageReader}
+READERS: dict[str, type[AnswerReader]] = {"openai": CompletionReader, "anthropic": MessageReader}
 
 
-def read(reader: Reader, frames: Iterable[bytes]) -> list[Event]:
+def read(reader: AnswerReader, frames: Iterable[bytes]) -> list[Event]:
     """As the loop does it: until the end, then the last events."""
     parser = EventParser()
     events: list[Event] = []
@@ -29,7 +28,7 @@ def read(reader: Reader, frames: Iterable[bytes]) -> list[Event]:
         for sent in parser.feed(piece):
             events += reader.read(sent)
     assert reader.finished
-    return [*events, *reader.last()]
+    return [*events, *reader.finish()]
 
 
 def openai(*chunks: Any) -> list[Event]:
@@ -52,7 +51,7 @@ def test_calls_that_come_together_are_put_together(form: Form, stream: bool) -> 
     if stream:
         events = read(reader, form.call_frames(calls))
     else:
-        events = [*reader.read_whole(json.loads(form.call_whole(calls))), *reader.last()]
+        events = [*reader.read_whole(json.loads(form.call_whole(calls))), *reader.finish()]
     found = [event for event in events if isinstance(event, ToolCallEvent)]
     assert [(call.id, call.name, json.loads(call.arguments)) for call in found] == [
         ("a1", "find", {"what": "林默", "deep": {"x": [1, None]}}),
@@ -111,7 +110,7 @@ def test_a_call_that_was_cut_at_the_limit_says_so_and_usage_is_still_reported() 
     cut = delta("length", tool_calls=[piece("f", '{"a', id="a", index=0)])
     for sent in EventParser().feed(frame({**cut, "usage": {"prompt_tokens": 5, "completion_tokens": 2}})):
         assert list(reader.read(sent)) == []
-    last = iter(reader.last())
+    last = iter(reader.finish())
     assert next(last) == Usage(5, 0, 2)
     with pytest.raises(BrokenStreamError, match="max_tokens"):
         next(last)
@@ -205,7 +204,7 @@ def test_whatever_json_comes_the_end_is_events_in_order_or_a_provider_error(valu
         for value in values:
             for sent in EventParser().feed(frame(value)):
                 events += reader.read(sent)
-        events += reader.last()
+        events += reader.finish()
     except ProviderError:
         assert order_problems(events, whole=False) == []
     else:
@@ -214,7 +213,7 @@ def test_whatever_json_comes_the_end_is_events_in_order_or_a_provider_error(valu
     for value in values:
         if isinstance(value, dict):
             try:
-                assert order_problems([*whole.read_whole(value), *whole.last()], whole=True) == []
+                assert order_problems([*whole.read_whole(value), *whole.finish()], whole=True) == []
             except ProviderError:
                 return
 
@@ -233,5 +232,8 @@ def test_a_provider_shows_its_model_and_host_and_no_key() -> None:
 
 
 def test_openai_itself_gets_the_new_name_of_the_limit() -> None:
-    assert OpenAIProvider("m")._limit == "max_completion_tokens"  # pyright: ignore[reportPrivateUsage]
-    assert OPENAI.make("http://127.0.0.1/v1")._limit == "max_tokens"  # pyright: ignore[reportAttributeAccessIssue]
+    for provider, name in (
+        (OpenAIProvider("m"), "max_completion_tokens"),
+        (OpenAIProvider("m", base_url="http://127.0.0.1/v1"), "max_tokens"),
+    ):
+        assert provider.build_request(7, {})[1][name] == 7
