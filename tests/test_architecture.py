@@ -273,7 +273,7 @@ def test_I1_and_I13_one_place_builds_the_manager_and_no_face_has_injection_code_
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SystemPromptManager"
     ]
-    assert builders == ["app/files.py"]
+    assert builders == ["app/config.py"]
     faces = [path for path in MODULES if room_of(path) in ("cli", "gateway", "telegram")]
     assert [
         str(path) for path in faces if any(name.startswith("lamina.prompts") for name in imports(tree_of(path)))
