@@ -557,7 +557,7 @@ def test_T10_a_refusal_says_what_to_do(tmp_path: Path, mode: Mode) -> None:
         assert (words in text) if words else ("[sandbox" not in text), (command, text)
         assert not any(line.find("=on") > 54 for line in text.splitlines()), "cut off in a terminal of 60 columns"
     greedy = bash(tmp_path, mode, GREEDY["processes"]).text
-    assert "[ended by the sandbox: more processes than the limit of 100" in greedy or "temporarily" in greedy
+    assert "[stopped by the sandbox: more processes than the limit of 100" in greedy or "temporarily" in greedy
 
 
 @held

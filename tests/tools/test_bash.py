@@ -117,7 +117,7 @@ def test_S8_the_whole_group_ends_when_its_time_is_up(tmp_path: Path, command: st
     number = f"32{os.getpid()}"
     outcome = bash(tmp_path, f"echo early; {command.format(n=number)}; wait; sleep {number}", seconds=0.3, max_bytes=99)
     assert outcome.state == "failed"
-    assert "ended after 0.3 seconds" in outcome.text
+    assert "stopped after 0.3 seconds" in outcome.text
     assert "early" in outcome.text
     assert family(number) == []
 

@@ -17,7 +17,9 @@ from lamina.app.files import IDENTITY, check_hidden, instruction_files, missing_
 from lamina.app.providers import provider_of
 from lamina.app.store_admin import file_of, info, open_only
 from lamina.app.tools import sandbox_of
-from lamina.assembly.context import assemble
+from lamina.assembly.budget import Budget
+from lamina.assembly.pieces import PromptStyle
+from lamina.assembly.request import assemble
 from lamina.errors import EmbedderError, LaminaError
 from lamina.ports import Embedder
 from lamina.sandbox.process import SYSTEM_PATH
@@ -63,7 +65,7 @@ async def provider_answers(settings: Settings, *, online: bool) -> Probe:
     asked = online or provider.name in LOCAL_PROVIDERS
     try:
         if asked:
-            context = assemble([], user="Say yes.", budget=1_000, mark=new_mark())
+            context = assemble([], [], "Say yes.", budget=Budget(1_000), style=PromptStyle(new_mark()))
             async with asyncio.timeout(ANSWER_TIMEOUT_S), aclosing(provider.stream(context, max_tokens=1)) as streamed:
                 async for event in streamed:
                     if isinstance(event, Text | Usage):
