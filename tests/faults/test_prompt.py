@@ -22,8 +22,8 @@ from lamina.assembly.fences import Prompt
 from lamina.assembly.results import render_result, tool_result
 from lamina.assembly.scrub import Scrub
 from lamina.errors import InputError, LayerError, OwnerError, PromptError
-from lamina.gateway.http import Reply, Request, Route
-from lamina.gateway.routes import ROUTES
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.handlers import Reply, Request, Route
 from lamina.prompts.templates import fill
 from lamina.providers.openai import OpenAIProvider
 from lamina.records import Template, Turn

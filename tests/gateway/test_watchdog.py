@@ -17,12 +17,12 @@ from tests.gateway import processes
 SCRIPT = [[{"text": "Well."}]]
 FROZEN = """
 import re, sys
-import lamina.gateway.page as page
+import lamina.gateway.system_routes as system_routes
 
 def freeze():
     re.match("(a*)*b", "a" * 60)  # holds the interpreter's lock for ever: no thread runs any more
 
-page.files = freeze
+system_routes.page_files = freeze
 from lamina.cli import main
 sys.exit(main())
 """

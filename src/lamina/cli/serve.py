@@ -85,14 +85,14 @@ def _split_names(text: str) -> tuple[str, ...]:
 async def _serve(say: Say, wanted: _Wanted) -> None:
     try:
         from lamina.gateway.gateway import Gateway
-        from lamina.gateway.options import Options, is_loopback, listen_place
-        from lamina.gateway.server import listen, serving, uvicorn_is_quiet
+        from lamina.gateway.limits import GatewayOptions
+        from lamina.gateway.server import is_loopback, listen, listen_place, serving, uvicorn_is_quiet
         from lamina.gateway.watchdog import watched
     except ModuleNotFoundError as error:
         raise SettingsError("gateway.package_missing", package=error.name) from None
     settings = wanted.settings
     address, port = listen_place(settings.listen)
-    options = Options(
+    options = GatewayOptions(
         address, port, wanted.host_names, wanted.origins, settings.public_https, settings.body_limit,
         connections=settings.connections, address_connections=settings.connections // 2,
         rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=wanted.log,  # pyright: ignore[reportArgumentType] -- checked

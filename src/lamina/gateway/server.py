@@ -16,11 +16,10 @@ from typing import Any, ClassVar, Literal, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from lamina.errors import LaminaError, SettingsError
+from lamina.errors import LaminaError, SettingsError, format_value
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.http import HttpError
-from lamina.gateway.options import Options
-from lamina.gateway.replies import ALWAYS, NO_STORE, as_json, error_body
+from lamina.gateway.handlers import ALWAYS, NO_STORE, HttpError, as_json, error_body
+from lamina.gateway.limits import GatewayOptions
 
 NEVER = math.inf
 REFUSALS = {
@@ -89,19 +88,19 @@ class ConnectionTable:
 
     def __init__(self) -> None:
         self._counts: defaultdict[str, int] = defaultdict(int)
-        self._since: dict[tuple[State, str], OrderedDict[Deadlines, float]] = {
+        self._since: dict[tuple[State, str], OrderedDict[Connection, float]] = {
             (state, ""): OrderedDict() for state in GIVES_WAY
         }
         """By state and address; all addresses are under the empty one."""
 
-    def add(self, one: "Deadlines") -> None:
+    def add(self, one: "Connection") -> None:
         for address in (one.address, ""):
             self._counts[address] += 1
 
     def count(self, address: str) -> int:
         return self._counts.get(address, 0)
 
-    def move(self, one: "Deadlines", state: State) -> None:
+    def move(self, one: "Connection", state: State) -> None:
         """Note that a connection is in another state, or that it began with the same one again."""
         self._forget(one)
         one.state = state
@@ -110,7 +109,7 @@ class ConnectionTable:
             for address in (one.address, ""):
                 self._since.setdefault((state, address), OrderedDict())[one] = now
 
-    def remove(self, one: "Deadlines") -> None:
+    def remove(self, one: "Connection") -> None:
         self._forget(one)
         one.state = "busy"
         for address in (one.address, ""):
@@ -118,20 +117,20 @@ class ConnectionTable:
             if not self._counts[address]:
                 del self._counts[address]
 
-    def _forget(self, one: "Deadlines") -> None:
+    def _forget(self, one: "Connection") -> None:
         for address in (one.address, "") if one.state != "busy" else ():
             known = self._since[one.state, address]
             del known[one]
             if not known and address:
                 del self._since[one.state, address]
 
-    def first_to_go(self, address: str, but: "Deadlines") -> "Deadlines | None":
+    def first_to_go(self, address: str, but: "Connection") -> "Connection | None":
         """The connection that gives way to a new one, of this address or of any. Where all of them are too young for
         that, the oldest incomplete one does: otherwise a burst of connections would lock out every other client."""
         now = time.monotonic()
         ages: list[tuple[State, float]] = [*GIVES_WAY.items(), ("incomplete", 0.0)]
         for state, seconds in ages:
-            for one, since in self._since.get((state, address), OrderedDict[Deadlines, float]()).items():
+            for one, since in self._since.get((state, address), OrderedDict[Connection, float]()).items():
                 if one is but:
                     continue
                 if now - since >= seconds:
@@ -140,10 +139,10 @@ class ConnectionTable:
         return None
 
 
-class Deadlines(HttpToolsProtocol):
+class Connection(HttpToolsProtocol):
     """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
 
-    options = Options()
+    options = GatewayOptions()
     places: ClassVar[ConnectionTable]
     """Of the gateway that this connection belongs to."""
 
@@ -354,7 +353,7 @@ class Deadlines(HttpToolsProtocol):
         self.transport.close()
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """uvicorn's server, with its signals left to the caller, and a look at the connections now and then."""
 
     @contextmanager
@@ -367,11 +366,29 @@ class Server(uvicorn.Server):
             now = time.monotonic() + every  # who would be late before the next look is late now
             connections: list[Any] = list(self.server_state.connections)
             for connection in connections:
-                if isinstance(connection, Deadlines):
+                if isinstance(connection, Connection):
                     connection.look(now)
 
 
-def listen(options: Options) -> socket.socket:
+def listen_place(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8765`, `[::1]:8765`, `localhost:0` as an address and a port; port 0 takes a free one."""
+    address, sign, port = text.rpartition(":")
+    if not sign or not address or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form", value=format_value(text))
+    if address.startswith("[") != address.endswith("]") or (":" in address and not address.startswith("[")):
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form_ipv6", value=format_value(text))
+    return address, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address. A name other than localhost may lead anywhere."""
+    bare = address.strip("[]").lower()
+    parts = bare.split(".")
+    is_127 = len(parts) == 4 and parts[0] == "127" and all(p.isascii() and p.isdigit() and int(p) < 256 for p in parts)
+    return is_127 or bare in ("localhost", "::1")
+
+
+def listen(options: GatewayOptions) -> socket.socket:
     """A socket at the address of the options; port 0 takes a free one."""
     host = options.address.strip("[]")
     try:
@@ -392,17 +409,17 @@ def listen(options: Options) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Server, None]:
+async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[GatewayServer, None]:
     """The gateway answers at this socket. At the end turns that run are interrupted, so that their readers hear of
     it, and replies get a moment to end."""
     options = gateway.options
-    protocol = type("Connection", (Deadlines,), {"options": options, "places": ConnectionTable()})
+    protocol = type("GatewayConnection", (Connection,), {"options": options, "places": ConnectionTable()})
     config = uvicorn.Config(
         gateway, http=protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=max(1, math.ceil(options.idle_seconds)),
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
-    server = Server(config)
+    server = GatewayServer(config)
     task = asyncio.create_task(server.serve([sock]))
     look = asyncio.create_task(server.look_after(min(0.5, options.receive_seconds / 10)))
     try:

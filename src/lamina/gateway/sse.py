@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
-from lamina.gateway.replies import as_json
+from lamina.gateway.handlers import as_json
 from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
