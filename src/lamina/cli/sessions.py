@@ -76,7 +76,7 @@ async def show(
     async with call.open() as app:
         session = await find_session(app.store, call.user, name)
         count = None if full else limit
-        messages = await app.store.history.messages(call.user, session.session_id, limit=count, newest=True)
+        messages = await app.store.messages.list(call.user, session.session_id, limit=count, newest=True)
     if as_json:
         show_json({"session": session, "messages": list(messages)})
         return

@@ -43,7 +43,7 @@ async def show(
         turn = await find_turn(app.store, call.user, _bare_id(name))
         one = await request_of(app.store, call.user, turn, request)
         ids = (turn.user_message_id, turn.answer_message_id)
-        messages = [await app.store.history.get(call.user, message_id) for message_id in ids]
+        messages = [await app.store.messages.get(call.user, message_id) for message_id in ids]
         receipts = list(await requests_of(app.store, call.user, turn))
         prefixes = await prefixes_of(app.store, call.user, turn, receipts)
     if payload:
@@ -161,7 +161,7 @@ async def replay(
         elif not send:
             _write(receipt.payload)
         if send:
-            answer = await app.store.history.get(call.user, turn.answer_message_id)
+            answer = await app.store.messages.get(call.user, turn.answer_message_id)
             await _send(call.say, app, receipt, answer.text)
 
 

@@ -277,7 +277,7 @@ async def _compact(app: App, request: Request) -> Reply:
 @hide_missing
 async def _messages(app: App, request: Request) -> Reply:
     query = request.query
-    rows = await app.store.history.messages(
+    rows = await app.store.messages.list(
         request.user, request.params["session_id"], after=query.after, before=query.before, limit=query.limit,
         newest=query.newest,
     )  # fmt: skip
@@ -292,7 +292,7 @@ async def _rules(app: App, request: Request) -> Reply:
 
 
 async def _collected(app: App, request: Request) -> Reply:
-    rows = await app.store.history.collected(request.user, limit=request.query.limit, query=request.query.q)
+    rows = await app.store.messages.collected(request.user, limit=request.query.limit, query=request.query.q)
     ids = list(dict.fromkeys(row.session_id for row in rows))
     sessions = await asyncio.gather(
         *(app.store.sessions.get(request.user, each) for each in ids), return_exceptions=True
@@ -310,7 +310,7 @@ async def _collected(app: App, request: Request) -> Reply:
 async def _collect(app: App, request: Request) -> Reply:
     message_id = request.params["message_id"]
     await app.collect(request.user, message_id, request.body.collected)
-    return Reply(message_json(await app.store.history.get(request.user, message_id)))
+    return Reply(message_json(await app.store.messages.get(request.user, message_id)))
 
 
 HERE = "/api/sessions/{session_id}"

@@ -15,8 +15,9 @@ from lamina.apart import run_for
 from lamina.app.app import App, TurnHandle
 from lamina.errors import LaminaError, NotFoundError, ProviderError, StoreDamagedError
 from lamina.records import TurnRecord
+from lamina.text.json import json_pieces, size_of
 from lamina.text.messages import Phrase, Value
-from lamina.text.slices import MAX_LOOP_SIZE, json_pieces, size_of
+from lamina.text.unicode import MAX_LOOP_SIZE, is_unicode
 
 if TYPE_CHECKING:
     from lamina.gateway.gateway import Gateway
@@ -187,7 +188,7 @@ def not_found() -> HttpError:
 def is_id(text: str) -> bool:
     """Whether this could be an id at all; what could not is never handed to a store."""
     return (
-        0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and not any("\ud800" <= c <= "\udfff" for c in text)
+        0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and is_unicode(text)
     )
 
 
@@ -210,7 +211,7 @@ def hide_missing(handler: Handler) -> Handler:
 async def check_same_question(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
     """Refuse a key that was used for another question: its answer would be taken for the answer to this one."""
     if request.headers.get("idempotency-key", "").strip():
-        stored = await app.store.history.get(request.user, turn.user_message_id)
+        stored = await app.store.messages.get(request.user, turn.user_message_id)
         if (stored.content or "") != (content or ""):
             raise HttpError(409, "idempotency.other_question", kind="conflict")
 

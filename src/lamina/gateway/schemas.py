@@ -21,8 +21,9 @@ from lamina import __version__
 from lamina.errors import format_value
 from lamina.gateway.handlers import JSON, MAX_ID_CHARACTERS, ErrorForm, HttpError, Route
 from lamina.gateway.sse import MEDIA, NAMES
+from lamina.text.json import JsonReader
 from lamina.text.messages import Phrase, Value
-from lamina.text.slices import MAX_LOOP_SIZE, JsonReader
+from lamina.text.unicode import MAX_LOOP_SIZE
 
 Schema = Mapping[str, Any]
 MAX_DEPTH = 64

@@ -94,7 +94,7 @@ async def _live(app: App, request: Request) -> Reply:
 async def _health(app: App, request: Request) -> Reply:
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
-            await app.store.overview.version()
+            await app.store.admin.version()
     except StoreDamagedError:
         raise
     except (LaminaError, TimeoutError):

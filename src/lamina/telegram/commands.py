@@ -93,7 +93,7 @@ class Commands:
             answer = turn.answer_message_id
         try:
             await self._app.collect(owner, answer, on)
-            message = await self._app.store.history.get(owner, answer)
+            message = await self._app.store.messages.get(owner, answer)
         except NotFoundError:  # deleted since, with its session
             return say(said.lang, "bot.unknown_answer")
         except MessageError:

@@ -139,7 +139,7 @@ class Switchboard:
                 if turn.state == "streaming":
                     late.add(turn_id)
                     continue
-                message = await self.app.store.history.get(owner, turn.answer_message_id)
+                message = await self.app.store.messages.get(owner, turn.answer_message_id)
                 ended = Ended(turn.state, Phrase.load(turn.error), Phrase.load(str(turn.usage.get("hint", ""))))
                 words = final(message.text, ended, lang, "interrupted")
                 numbers = [await self.line.say(place, piece) for piece in pieces(words)]
