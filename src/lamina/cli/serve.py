@@ -86,7 +86,7 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
     try:
         from lamina.gateway.gateway import Gateway
         from lamina.gateway.limits import GatewayOptions
-        from lamina.gateway.server import is_loopback, listen, listen_place, serving, uvicorn_is_quiet
+        from lamina.gateway.server import is_loopback, listen, listen_place, serving, silence_uvicorn
         from lamina.gateway.watchdog import watched
     except ModuleNotFoundError as error:
         raise SettingsError("gateway.package_missing", package=error.name) from None
@@ -100,7 +100,7 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
     sock = listen(options)  # before the store is opened: a port that is taken is said at once
     options = replace(options, port=int(sock.getsockname()[1]))
     _log_to_stderr(wanted.log)
-    uvicorn_is_quiet()
+    silence_uvicorn()
     stop = _stop_on_signals(say)
     try:
         async with _opened(say, settings) as app:

@@ -11,7 +11,7 @@ from lamina.app.app import App
 from lamina.app.lookup import Origin, forget, origin_of
 from lamina.gateway.api_sessions import Next, Position, Words
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing
-from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time
+from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
 from lamina.records import Memory, MemoryState
 from lamina.text.messages import Phrase
 from lamina.types import Trust
@@ -63,11 +63,6 @@ class MemoryJson(Model):
     origin: Annotated[OriginJson | None, Meta(description="where it was said; null for none")] = None
 
 
-class MemoriesJson(Model):
-    memories: list[MemoryJson]
-    next: Next
-
-
 class RememberedJson(Model):
     memory: MemoryJson
     known: Annotated[bool, Meta(description="whether it was remembered already")]
@@ -78,10 +73,6 @@ class RecalledJson(Model):
     memory: MemoryJson
     score: Number
     why: PhraseJson
-
-
-class FoundMemoriesJson(Model):
-    found: list[RecalledJson]
 
 
 class ProfileJson(Model):
@@ -126,7 +117,7 @@ async def _list(app: App, request: Request) -> Reply:
         request.user, state=state, kind=query.kind, limit=query.limit, before=query.before
     )
     more = memories[-1].change if len(memories) == query.limit else None
-    return Reply(MemoriesJson(memories=await _with_origins(app, request.user, memories), next=more))
+    return Reply({"memories": await _with_origins(app, request.user, memories), "next": more})
 
 
 async def _search(app: App, request: Request) -> Reply:
@@ -198,7 +189,7 @@ MEMORIES: dict[str, Any] = {"tags": ("memories",)}
 ROUTES = (
     Route(
         "GET", "/api/memories", _list, "What is remembered, the latest changed first", "read", query=MemoriesQuery,
-        answer=MemoriesJson, **MEMORIES,
+        answer=many("memories", MemoryJson, {"next": Next}), **MEMORIES,
     ),
     Route(
         "POST", "/api/memories", _add, "Remember this; what is known already is not stored twice", "write", MemoryBody,
@@ -206,7 +197,7 @@ ROUTES = (
     ),
     Route(
         "GET", "/api/memories/search", _search, "What is remembered about this", "read", query=MemorySearchQuery,
-        answer=FoundMemoriesJson, **MEMORIES,
+        answer=many("found", RecalledJson), **MEMORIES,
     ),
     Route("GET", HERE, _get, "One memory", "read", answer=MemoryJson, **MEMORIES),
     Route(

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from lamina.app.app import App
+from lamina.app.app import App, Compacted
 from lamina.app.lookup import check_skill
 from lamina.app.traces import rules_of
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, as_json, hide_missing, is_long
-from lamina.gateway.schemas import Count, Model, OptionalTime, Time
+from lamina.gateway.schemas import Count, Model, OptionalTime, Time, many
 from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, IncompleteReason, MessageState, Session, StoredMessage
 
 MAX_META_BYTES = 65_536
@@ -25,6 +25,11 @@ Words = Annotated[str, Meta(max_length=500, examples=["invoice"])]
 Position = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
 Next = Annotated[int | None, Meta(description="what to give as `before` for the page behind this one")]
 Mode = Literal["", "agent", "plan", "ask"]
+SearchedAll = Annotated[bool, Meta(description="whether all messages were looked at; if not, `reason` says why")]
+Reason = Annotated[
+    IncompleteReason,
+    Meta(description="index_rebuilding: more may be found later; time_limit: search for more or longer words"),
+]
 MetaFields = Annotated[dict[str, Any], Meta(max_length=100, description="at most 64 kB as JSON")]
 Phase = Annotated[str, Meta(max_length=MAX_PHASE_CHARACTERS)]
 PHASE = Meta(
@@ -106,36 +111,6 @@ class FoundJson(Model):
     snippet: str
 
 
-class SessionsJson(Model):
-    sessions: list[SessionJson]
-    next: Next
-
-
-class FoundMessagesJson(Model):
-    found: list[FoundJson]
-    complete: Annotated[bool, Meta(description="whether all messages were looked at; if not, `reason` says why")]
-    reason: Annotated[
-        IncompleteReason,
-        Meta(description="index_rebuilding: more may be found later; time_limit: search for more or longer words"),
-    ]
-
-
-class MessagesJson(Model):
-    messages: list[MessageJson]
-
-
-class CollectedMessagesJson(Model):
-    messages: list[CollectedJson]
-
-
-class CompactedJson(Model):
-    before: Count
-    after: Count
-    upto_seq: Count
-    text: str
-    written_by: str
-
-
 class RuleFileJson(Model):
     kind: str
     path: str
@@ -145,11 +120,6 @@ class RuleFileJson(Model):
     includes: list[str]
     last_injected: int | None
     changed_since: bool
-
-
-class RulesJson(Model):
-    files: list[RuleFileJson]
-    counters: dict[str, int]
 
 
 class SessionsQuery(Model):
@@ -202,7 +172,7 @@ async def _list(app: App, request: Request) -> Reply:
     limit = request.query.limit
     sessions = await app.store.sessions.list(request.user, limit=limit, before=request.query.before)
     more = sessions[-1].activity if len(sessions) == limit else None
-    return Reply(SessionsJson(sessions=[session_json(each) for each in sessions], next=more))
+    return Reply({"sessions": [session_json(each) for each in sessions], "next": more})
 
 
 async def _create(app: App, request: Request) -> Reply:
@@ -217,7 +187,7 @@ async def _search(app: App, request: Request) -> Reply:
         FoundJson(session=session_json(hit.session), message=message_json(hit.message), snippet=hit.snippet)
         for hit in hits
     ]
-    return Reply(FoundMessagesJson(found=found, complete=not hits.incomplete, reason=hits.incomplete))
+    return Reply({"found": found, "complete": not hits.incomplete, "reason": hits.incomplete})
 
 
 @hide_missing
@@ -281,7 +251,7 @@ async def _messages(app: App, request: Request) -> Reply:
         request.user, request.params["session_id"], after=query.after, before=query.before, limit=query.limit,
         newest=query.newest,
     )  # fmt: skip
-    return Reply(MessagesJson(messages=[message_json(row) for row in rows]))
+    return Reply({"messages": [message_json(row) for row in rows]})
 
 
 @hide_missing
@@ -319,7 +289,7 @@ MESSAGES: dict[str, Any] = {"tags": ("messages",)}
 ROUTES = (
     Route(
         "GET", "/api/sessions", _list, "Sessions, the one in which something happened last first", "read",
-        query=SessionsQuery, answer=SessionsJson, **SESSIONS,
+        query=SessionsQuery, answer=many("sessions", SessionJson, {"next": Next}), **SESSIONS,
     ),
     Route(
         "POST", "/api/sessions", _create, "A new session: nothing of older ones but what memory and profile know",
@@ -328,7 +298,7 @@ ROUTES = (
     ),
     Route(
         "GET", "/api/sessions/search", _search, "Messages that have all the words, newest sessions first", "read",
-        query=SearchQuery, answer=FoundMessagesJson, **SESSIONS,
+        query=SearchQuery, answer=many("found", FoundJson, {"complete": SearchedAll, "reason": Reason}), **SESSIONS,
     ),
     Route("GET", HERE, _get, "One session", "read", answer=SessionJson, **SESSIONS),
     Route(
@@ -349,19 +319,19 @@ ROUTES = (
     ),
     Route(
         "POST", f"{HERE}/compact", _compact, "Fold all but the newest turn into a summary now", "chat",
-        answer=CompactedJson, **SESSIONS,
+        answer=Compacted, **SESSIONS,
     ),
     Route(
         "GET", f"{HERE}/messages", _messages, "Its messages, in order", "read", query=MessagesQuery,
-        answer=MessagesJson, **SESSIONS,
+        answer=many("messages", MessageJson), **SESSIONS,
     ),
     Route(
         "GET", f"{HERE}/rules", _rules, "The instructions and rules in force, and when they were sent", "read",
-        answer=RulesJson, **SESSIONS,
+        answer=many("files", RuleFileJson, {"counters": dict[str, int]}), **SESSIONS,
     ),
     Route(
         "GET", "/api/collected", _collected, "Answers that were collected, the newest first", "read",
-        query=CollectedQuery, answer=CollectedMessagesJson, **MESSAGES,
+        query=CollectedQuery, answer=many("messages", CollectedJson), **MESSAGES,
     ),
     Route(
         "PUT", "/api/messages/{message_id}/collected", _collect,

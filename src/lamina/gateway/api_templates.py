@@ -10,7 +10,7 @@ from lamina.app.app import App
 from lamina.app.skills import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing, is_id
-from lamina.gateway.schemas import Model, Time
+from lamina.gateway.schemas import Model, Time, many
 from lamina.records import Template
 
 TemplateName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -69,10 +69,6 @@ class TemplateJson(Model):
     shared: Annotated[bool, Meta(description="the operator's, for everybody; it can only be read here")] = False
 
 
-class TemplatesJson(Model):
-    templates: list[TemplateJson]
-
-
 class TemplatesQuery(Model):
     skill: bool | None = None
     scenario: Scenario | None = None
@@ -89,7 +85,7 @@ async def _list(app: App, request: Request) -> Reply:
         for owner, template in await listed(app.store, request.user)
         if (skill is None or template.is_skill == skill) and (scenario is None or template.scenario == scenario)
     ]
-    return Reply(TemplatesJson(templates=chosen))
+    return Reply({"templates": chosen})
 
 
 async def _check_name_is_free(app: App, owner: str, made: Template) -> None:
@@ -139,16 +135,17 @@ async def _import(app: App, request: Request) -> Reply:
         if one.template_id and not is_id(one.template_id):
             raise HttpError(400, "template.bad_id", number=number)
     stored = await import_list(app.store, request.user, msgspec.to_builtins(request.body))
-    return Reply(TemplatesJson(templates=[_template_json(template) for template in stored]))
+    return Reply({"templates": [_template_json(template) for template in stored]})
 
 
 HERE = "/api/templates/{template_id}"
 TEMPLATES: dict[str, Any] = {"tags": ("templates",)}
+TEMPLATE_LIST = many("templates", TemplateJson)
 EXAMPLE = {"name": "Tables", "content": "Write tables in Markdown.", "scenario": "excel", "is_skill": True}
 ROUTES = (
     Route(
         "GET", "/api/templates", _list, "The user's own templates and skills, then the operator's", "read",
-        query=TemplatesQuery, answer=TemplatesJson, **TEMPLATES,
+        query=TemplatesQuery, answer=TEMPLATE_LIST, **TEMPLATES,
     ),
     Route(
         "POST", "/api/templates", _create, "A new template or skill", "write", TemplateBody, EXAMPLE,
@@ -162,7 +159,7 @@ ROUTES = (
     Route("DELETE", HERE, _delete, "Delete it", "write", status=204, **TEMPLATES),
     Route(
         "POST", "/api/templates/import", _import, "As `lamina skills import` takes them, all or none", "write",
-        ImportBody, [{"name": "Tone", "content": "Write plainly.", "scenario": "common"}], answer=TemplatesJson,
+        ImportBody, [{"name": "Tone", "content": "Write plainly.", "scenario": "common"}], answer=TEMPLATE_LIST,
         **TEMPLATES,
     ),
 )  # fmt: skip

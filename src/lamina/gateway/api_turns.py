@@ -27,11 +27,11 @@ from lamina.gateway.handlers import (
     hide_missing,
     turn_headers,
 )
-from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time
+from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
 from lamina.gateway.sse import HEADERS, MEDIA, is_end, write_events
 from lamina.records import REQUESTS, TurnOptions, TurnRecord, TurnState
 from lamina.text.messages import Phrase
-from lamina.types import Receipt, Trigger, Trust
+from lamina.types import Dropped, Receipt, Trigger, Trust
 
 PHASE_OF_TURN = Meta(
     description="a phase prompt, sent in front of the words on this turn alone, in place of the session's; may be empty"
@@ -85,10 +85,6 @@ class TurnJson(Model):
     tokens: Annotated[int | None, Meta(description="of the last request, as we counted them")]
 
 
-class TurnsJson(Model):
-    turns: list[TurnJson]
-
-
 class AcceptedJson(Model):
     turn_id: str
     session_id: str
@@ -110,11 +106,6 @@ class SegmentJson(Model):
     end: Count
 
 
-class DroppedJson(Model):
-    count: Count
-    tokens: Count
-
-
 class ReceiptJson(Model):
     hash: str
     size: Count
@@ -129,13 +120,8 @@ class ReceiptJson(Model):
     triggers: Annotated[
         list[Trigger], Meta(description="why instructions and rules were injected; empty when they were not")
     ]
-    dropped: DroppedJson
+    dropped: Dropped
     segments: list[SegmentJson]
-
-
-class PrefixJson(Model):
-    predicted: Count
-    cached: Count
 
 
 class LayerTokensJson(Model):
@@ -151,7 +137,7 @@ class SentRequestJson(Model):
     receipt: ReceiptJson
     layers: list[LayerTokensJson]
     prefix: Annotated[
-        PrefixJson | None,
+        Prefix | None,
         Meta(description="tokens that were in the request before, and those that the provider took from its cache"),
     ]
     texts: Annotated[list[str], Meta(description="of each segment, in order; empty for dropped ones")]
@@ -287,7 +273,7 @@ async def _list(app: App, request: Request) -> Reply:
     session = await app.store.sessions.get(request.user, request.params["session_id"])
     query = request.query
     newest = await app.store.turns.list(request.user, session.session_id, before=query.before, limit=query.limit)
-    return Reply(TurnsJson(turns=[turn_json(turn) for turn in newest]))
+    return Reply({"turns": [turn_json(turn) for turn in newest]})
 
 
 @hide_missing
@@ -396,8 +382,8 @@ KEY = {
 LAST_EVENT = {"Last-Event-ID": Annotated[str, Meta(max_length=40, description="the id of the last event that came")]}
 ROUTES = (
     Route(
-        "GET", f"{SESSION_HERE}/turns", _list, "Its newest turns, in order", "read", query=TurnsQuery, answer=TurnsJson,
-        tags=("sessions",),
+        "GET", f"{SESSION_HERE}/turns", _list, "Its newest turns, in order", "read", query=TurnsQuery,
+        answer=many("turns", TurnJson), tags=("sessions",),
     ),
     Route(
         "POST", f"{SESSION_HERE}/messages", _say,

@@ -187,9 +187,7 @@ def not_found() -> HttpError:
 
 def is_id(text: str) -> bool:
     """Whether this could be an id at all; what could not is never handed to a store."""
-    return (
-        0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and is_unicode(text)
-    )
+    return 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and is_unicode(text)
 
 
 def hide_missing(handler: Handler) -> Handler:

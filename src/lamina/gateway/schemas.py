@@ -8,10 +8,9 @@ again in the JSON Schema of the type, so that the error is a code with values.
 
 import codecs
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -21,7 +20,7 @@ from lamina import __version__
 from lamina.errors import format_value
 from lamina.gateway.handlers import JSON, MAX_ID_CHARACTERS, ErrorForm, HttpError, Route
 from lamina.gateway.sse import MEDIA, NAMES
-from lamina.text.json import JsonReader
+from lamina.text.json import AmbiguousJsonError, JsonReader, read_strict_json
 from lamina.text.messages import Phrase, Value
 from lamina.text.unicode import MAX_LOOP_SIZE
 
@@ -40,38 +39,13 @@ class Model(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A JSON object with these fields and no others."""
 
 
+def many(name: str, kind: type[Model], others: Mapping[str, Any] | None = None) -> type[msgspec.Struct]:
+    """A JSON object with a list in it: there is always room for another field beside the list."""
+    fields = [(name, list[kind]), *(others or {}).items()]
+    return msgspec.defstruct(f"{kind.__name__.removesuffix('Json')}List", fields, bases=(Model,), kw_only=True)
+
+
 # Strict JSON
-
-
-def _refuse_repeated(name: str) -> NoReturn:
-    raise HttpError(400, "body.repeated_name", hint="body.send_json", name=format_value(name))
-
-
-def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                _refuse_repeated(name)
-            seen.add(name)
-    return made
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise HttpError(400, "body.not_number", hint="body.send_json", name=name)
-
-
-def _read_float(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise HttpError(400, "body.number_too_large", hint="body.send_json", number=format_value(text))
-    return number
-
-
-_decode = json.JSONDecoder(
-    object_pairs_hook=_read_object, parse_constant=_refuse_constant, parse_float=_read_float
-).decode
 
 
 def read_json(pieces: bytes | Sequence[bytes], media: str) -> Any:
@@ -87,6 +61,8 @@ def read_json(pieces: bytes | Sequence[bytes], media: str) -> Any:
         raise HttpError(
             400, "body.not_json", hint="body.send_json", why=error.msg, line=error.lineno, column=error.colno
         ) from None
+    except AmbiguousJsonError as error:
+        raise HttpError(400, Phrase("body.not_strict_json", why=error.phrase), hint="body.send_json") from None
     except RecursionError:
         raise _too_deep() from None
     except ValueError:
@@ -109,7 +85,7 @@ def _decode_utf8(pieces: Sequence[bytes]) -> str:
 
 
 def _read_short(text: str) -> Any:
-    value = _decode(text)
+    value = read_strict_json(text)
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
         raise _too_deep()
     if "\\ud" in text or "\\uD" in text:
@@ -156,7 +132,7 @@ class _BodyReader(JsonReader):
 
     def check_name(self, name: str, inner: Mapping[str, Any]) -> None:
         if name in inner:
-            _refuse_repeated(name)
+            raise AmbiguousJsonError("json.repeated_name", name=format_value(name))
 
     def check_text(self, piece: str) -> None:
         try:
@@ -164,11 +140,11 @@ class _BodyReader(JsonReader):
         except UnicodeEncodeError as error:
             raise _lone_surrogate(error) from None
 
-    def read_constant(self, name: str) -> NoReturn:
-        _refuse_constant(name)
+    def read_constant(self, name: str) -> Any:
+        return read_strict_json(name)
 
     def read_float(self, text: str) -> float:
-        return _read_float(text)
+        return read_strict_json(text)
 
 
 # Values as types

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -261,23 +261,8 @@ async def stream_answer(
             running.cancel()
 
 
-class ClientWriter:
-    """A turn in the form of a client: its events one by one, or its whole answer."""
-
-    PING: ClassVar[bytes]
-
-    def __init__(self, turn_id: str, model: str, answer: TurnAnswer, body: Any) -> None:
-        self._turn_id, self._model, self._answer = turn_id, model, answer
-
-    def write(self, event: TurnEvent) -> bytes:
-        raise NotImplementedError
-
-    def whole(self) -> Mapping[str, Any]:
-        raise NotImplementedError
-
-
 async def _answer_client(
-    app: App, request: Request, read: Callable[[Any], ClientRequest], form: type[ClientWriter]
+    app: App, request: Request, read: Callable[[Any], ClientRequest], form: "type[OpenAIWriter | AnthropicWriter]"
 ) -> Reply:
     asked: ClientRequest = await request.work(read, request.body)
     model, ends_early = check_model(app, request.body.model), ends_with_client(request, asked)
@@ -325,19 +310,6 @@ class OpenAIBody(ClientBody):
     logit_bias: Any = None
     reasoning_effort: Any = None
     verbosity: Any = None
-
-
-class OpenAIAnswer(msgspec.Struct):
-    id: str
-    choices: list[Any]
-
-
-class ModelsJson(msgspec.Struct):
-    data: list[Any]
-
-
-class ModelJson(msgspec.Struct):
-    id: str
 
 
 async def _complete_chat(app: App, request: Request) -> Reply:
@@ -452,15 +424,15 @@ def _openai_usage(usage: Usage) -> Mapping[str, Any]:
     }
 
 
-class OpenAIWriter(ClientWriter):
+class OpenAIWriter:
     """The events of a turn as chunks of a completion."""
 
     PING = b": ping\n\n"
 
     def __init__(self, turn_id: str, model: str, answer: TurnAnswer, body: OpenAIBody) -> None:
-        super().__init__(f"chatcmpl-{turn_id}", model, answer, body)
+        self._name, self._model, self._answer = f"chatcmpl-{turn_id}", model, answer
         self._with_usage = bool((body.stream_options or {}).get("include_usage"))
-        head = {"id": self._turn_id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
+        head = {"id": self._name, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
         self._head = f"data: {json.dumps(head, ensure_ascii=False)[:-1]}, "
 
     def whole(self) -> Mapping[str, Any]:
@@ -470,7 +442,7 @@ class OpenAIWriter(ClientWriter):
             message["tool_calls"] = _openai_calls(answer)
         choice = {"index": 0, "message": message, "finish_reason": _openai_finish(answer), "logprobs": None}
         return {
-            "id": self._turn_id, "object": "chat.completion", "created": int(time.time()), "model": self._model,
+            "id": self._name, "object": "chat.completion", "created": int(time.time()), "model": self._model,
             "choices": [choice], "usage": _openai_usage(answer.usage),
         }  # fmt: skip
 
@@ -525,15 +497,6 @@ class AnthropicBody(AnthropicFields, kw_only=True):
 
 class AnthropicCountBody(AnthropicFields):
     max_tokens: MaxTokens = 1
-
-
-class AnthropicAnswer(msgspec.Struct):
-    id: str
-    content: list[Any]
-
-
-class TokenCountJson(msgspec.Struct):
-    input_tokens: int
 
 
 async def _create_message(app: App, request: Request) -> Reply:
@@ -689,13 +652,13 @@ def _anthropic_usage(usage: Usage) -> Mapping[str, int]:
     }
 
 
-class AnthropicWriter(ClientWriter):
+class AnthropicWriter:
     """The events of a turn as those of a message."""
 
     PING = event_bytes("ping", {"type": "ping"})
 
-    def __init__(self, turn_id: str, model: str, answer: TurnAnswer, body: AnthropicBody) -> None:
-        super().__init__(f"msg_{turn_id}", model, answer, body)
+    def __init__(self, turn_id: str, model: str, answer: TurnAnswer, _body: AnthropicBody) -> None:
+        self._name, self._model, self._answer = f"msg_{turn_id}", model, answer
         self._open, self._blocks = False, 0
 
     def whole(self) -> Mapping[str, Any]:
@@ -703,7 +666,7 @@ class AnthropicWriter(ClientWriter):
         blocks: list[Any] = [{"type": "text", "text": answer.text}] if answer.text or not answer.calls else []
         blocks += [{"type": "tool_use", "id": c.id, "name": c.name, "input": _call_input(c)} for c in answer.calls]
         return {
-            "id": self._turn_id, "type": "message", "role": "assistant", "model": self._model, "content": blocks,
+            "id": self._name, "type": "message", "role": "assistant", "model": self._model, "content": blocks,
             "stop_reason": _anthropic_stop(answer), "stop_sequence": None, "usage": _anthropic_usage(answer.usage),
         }  # fmt: skip
 
@@ -746,24 +709,33 @@ class AnthropicWriter(ClientWriter):
         return b"".join(pieces)
 
 
+OPENAI_ANSWER = msgspec.defstruct("OpenAIAnswer", [("id", str), ("choices", list[Any])])
+OPENAI_MODELS = msgspec.defstruct("OpenAIModels", [("data", list[Any])])
+OPENAI_MODEL = msgspec.defstruct("OpenAIModel", [("id", str)])
+ANTHROPIC_ANSWER = msgspec.defstruct("AnthropicAnswer", [("id", str), ("content", list[Any])])
+ANTHROPIC_TOKENS = msgspec.defstruct("AnthropicTokens", [("input_tokens", int)])
 EXAMPLE = {"model": "lamina", "messages": [{"role": "user", "content": "Hello / 你好"}]}
 V1: dict[str, Any] = {"tags": ("v1",)}
 ROUTES = (
     Route(
         "POST", "/v1/chat/completions", _complete_chat, "An answer in OpenAI's form, whole or streamed", "chat",
-        OpenAIBody, EXAMPLE, answer=OpenAIAnswer, form="openai", streams=True, **V1,
+        OpenAIBody, EXAMPLE, answer=OPENAI_ANSWER, form="openai", streams=True, **V1,
     ),
-    Route("GET", "/v1/models", _list_models, "The model that answers", "chat", answer=ModelsJson, form="openai", **V1),
     Route(
-        "GET", "/v1/models/{model}", _get_model, "The model of this name", "chat", answer=ModelJson, form="openai",
-        rest=True, **V1,
+        "GET", "/v1/models", _list_models, "The model that answers", "chat", answer=OPENAI_MODELS,
+        form="openai", **V1,
+    ),
+    Route(
+        "GET", "/v1/models/{model}", _get_model, "The model of this name", "chat", answer=OPENAI_MODEL,
+        form="openai", rest=True, **V1,
     ),
     Route(
         "POST", "/v1/messages", _create_message, "An answer in Anthropic's form, whole or streamed", "chat",
-        AnthropicBody, {**EXAMPLE, "max_tokens": 256}, answer=AnthropicAnswer, form="anthropic", streams=True, **V1,
+        AnthropicBody, {**EXAMPLE, "max_tokens": 256}, answer=ANTHROPIC_ANSWER, form="anthropic",
+        streams=True, **V1,
     ),
     Route(
         "POST", "/v1/messages/count_tokens", _count_tokens, "The tokens that such a request would have, by our count",
-        "chat", AnthropicCountBody, EXAMPLE, answer=TokenCountJson, form="anthropic", **V1,
+        "chat", AnthropicCountBody, EXAMPLE, answer=ANTHROPIC_TOKENS, form="anthropic", **V1,
     ),
 )  # fmt: skip
