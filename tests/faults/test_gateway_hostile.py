@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from lamina.app.app import App
+from lamina.gateway.api_sessions import SessionBody
 from lamina.gateway.gateway import ROUTES, Gateway
 from lamina.gateway.handlers import Handler, Reply, Request, Route, to_plain
 from lamina.gateway.schemas import PARAMETER, ErrorJson
@@ -102,10 +104,10 @@ def _breaking(inner: Handler) -> Handler:
     return handler
 
 
-class AnyTitle(msgspec.Struct):
-    """Planted with it: nothing is checked before the handler."""
+class AnyTitle(SessionBody):
+    """Planted with it: a title that is not checked before the handler."""
 
-    title: str = ""
+    title: Any = UNSET
 
 
 def _untrue(inner: Handler) -> Handler:
