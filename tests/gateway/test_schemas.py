@@ -200,8 +200,8 @@ def test_a_body_without_fields_says_so() -> None:
 
 
 def test_a_secret_of_a_wrong_shape_is_not_repeated() -> None:
-    assert fault({"key": "1234"}, Secret) == "key is something else, expected at most 3 characters"
-    assert fault({"key": 99}, Secret) == "key is something else, expected text"
+    assert fault({"key": "1234"}, Secret) == "key has a wrong value, expected at most 3 characters"
+    assert fault({"key": 99}, Secret) == "key has a wrong value, expected text"
 
 
 VALUES = st.recursive(

@@ -17,8 +17,8 @@ from lamina.app.skills import add_templates, import_templates
 from lamina.app.tools import open_tools
 from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_after_turn
-from lamina.assembly.checks import check_message
-from lamina.assembly.tokens import Remembered
+from lamina.assembly.history import check_message
+from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
@@ -40,10 +40,10 @@ from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
 from lamina.ports import Ask, Complete, Embedder, Provider, Source
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles
-from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
+from lamina.prompts.sources import SHARED, FunctionSource, SourceFunction, chat_sources
 from lamina.records import (
     MAX_PHASE_CHARACTERS,
-    NOTHING,
+    NO_CALLER_INPUT,
     REQUESTS,
     NewSession,
     Session,
@@ -163,7 +163,7 @@ class App:
             sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else dict.fromkeys(FROM_MEMORY, OFF)
         build = BuildSettings(
-            settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
+            settings.budget, CachedCount(counter(settings.counter)), settings.form, settings.prompt_lang,
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         self.builder = ContextBuilder(
@@ -342,11 +342,11 @@ class App:
 
     def source(
         self, name: str, *, layer: str = "context", trust: Trust = "user", optional: bool = False
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[SourceFunction], SourceFunction]:
         """Register a function that gives a layer on every turn: project constraints, rules of a knowledge graph, …
         Its text is fenced, unless `trust` says that the operator vouches for every character of it."""
 
-        def register(function: Function) -> Function:
+        def register(function: SourceFunction) -> SourceFunction:
             if not callable(function):
                 raise LayerError("source.not_function", name=name)
             self.builder.sources.append(FunctionSource(function, name, layer=layer, trust=trust, optional=optional))
@@ -414,7 +414,7 @@ class App:
         """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
         if session_id == REQUESTS:
-            if options.get("given", NOTHING).history is None:
+            if options.get("given", NO_CALLER_INPUT).history is None:
                 raise InputError("session.single_requests")
             session = await self._single_requests(owner)
         else:

@@ -29,7 +29,7 @@ from lamina.gateway.handlers import (
 )
 from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
 from lamina.gateway.sse import HEADERS, MEDIA, is_end, write_events
-from lamina.records import REQUESTS, TurnOptions, TurnRecord, TurnState
+from lamina.records import REQUESTS, TurnOptions, TurnProgress, TurnRecord
 from lamina.text.messages import Phrase
 from lamina.types import Dropped, Receipt, Trigger, Trust
 
@@ -69,7 +69,7 @@ class MessageBody(RetryBody, kw_only=True):
 class TurnJson(Model):
     turn_id: str
     session_id: str
-    state: TurnState
+    state: TurnProgress
     user_message_id: str
     user_seq: Count
     answer_message_id: str
