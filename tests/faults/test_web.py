@@ -426,18 +426,18 @@ async def test_T5_a_bomb_stops_at_the_cap() -> None:
              "/c": answer(b"c" * 5_000_000, "text/plain")}  # fmt: skip
     async with site(pages) as it:
         for path in pages:
-            page = await web(most_bytes=100_000).load_page(it.url(path))
+            page = await web(max_bytes=100_000).load_page(it.url(path))
             assert page.cut
             assert len(page.text) == 100_000
-        assert "the rest was not fetched" in await web(most_bytes=100_000).web_fetch(it.url("/c"))
-        exact = await web(most_bytes=5_000_000).load_page(it.url("/c"))
+        assert "the rest was not fetched" in await web(max_bytes=100_000).web_fetch(it.url("/c"))
+        exact = await web(max_bytes=5_000_000).load_page(it.url("/c"))
         assert not exact.cut
 
 
 async def test_T5_nothing_that_is_packed_into_nothing_keeps_it_reading() -> None:
     empty = gzip.compress(b"") * 100_000
     async with site({"/": answer(empty, "text/plain", Content_Encoding="gzip")}) as it:
-        page = await web(most_bytes=100_000).load_page(it.url("/"))
+        page = await web(max_bytes=100_000).load_page(it.url("/"))
     assert page.text == ""
 
 

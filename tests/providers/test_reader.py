@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.assembly.wire import encode
+from lamina.assembly.request import encode
 from lamina.errors import BrokenStreamError, MessageError, ProviderError
 from lamina.providers.anthropic import AnthropicProvider, MessageReader
 from lamina.providers.openai import CompletionReader, OpenAIProvider

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lamina.errors import ToolError
-from lamina.tools.mcp import mcp_tools, servers_of
+from lamina.tools.mcp import mcp_tools, read_servers
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -204,13 +204,13 @@ async def test_no_servers_and_servers_without_tools_give_none(tmp_path: Path) ->
 )
 def test_a_configuration_that_is_wrong_says_where(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(ToolError, match=words):
-        servers_of(entry)
+        read_servers(entry)
 
 
 def test_a_configuration_never_shows_its_secrets() -> None:
-    found = servers_of(config(env={"TOKEN": "canary"}) | {"other": 1})
+    found = read_servers(config(env={"TOKEN": "canary"}) | {"other": 1})
     assert "canary" not in repr(found)
-    assert servers_of({"mcpServers": {"a": {"command": "x", "disabled": True}}}) == []
+    assert read_servers({"mcpServers": {"a": {"command": "x", "disabled": True}}}) == []
 
 
 @pytest.fixture

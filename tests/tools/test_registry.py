@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lamina.errors import NotFoundError, ToolError
 from lamina.text.messages import Phrase
 from lamina.text.schema import find_problems
-from lamina.tools.registry import Tool, ToolRegistry, schema_of
+from lamina.tools.registry import Tool, ToolRegistry, build_schema
 from lamina.types import Decision, Outcome, ToolCallEvent
 
 
@@ -487,5 +487,5 @@ def test_what_fits_a_type_is_of_that_type(value: Any) -> None:
         str | None: lambda v: v is None or isinstance(v, str),
     }
     for hint, fits in kinds.items():
-        schema = {"type": "object", "properties": {"x": schema_of(hint, "t", "x")}}
+        schema = {"type": "object", "properties": {"x": build_schema(hint, "t", "x")}}
         assert (not find_problems(schema, {"x": value})) == fits(value), (hint, value)
