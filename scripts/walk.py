@@ -21,10 +21,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 import aiohttp
+from lamina.gateway.options import Options
 
 from lamina.app.app import App
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.options import Options
 from lamina.gateway.server import listen, serving
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings
