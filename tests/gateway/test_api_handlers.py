@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lamina.app.skills import SHARED
+from lamina.app.lookup import SHARED
 from lamina.gateway.gateway import ROUTES
 from lamina.gateway.handlers import SCOPES, Route
 from lamina.gateway.schemas import PARAMETER, compile_type, field_schemas, json_schema

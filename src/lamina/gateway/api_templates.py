@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lamina.app.app import App
-from lamina.app.skills import SHARED, import_list, listed, one_template
+from lamina.app.lookup import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing, is_id
 from lamina.gateway.schemas import Model, Time, many

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lamina.app.app import App
-from lamina.app.keys import LOOPBACK, key_id_in, key_proof, proof_hash
+from lamina.app.config import LOOPBACK, key_id_in, key_proof, proof_hash
 from lamina.gateway.handlers import SCOPES, HttpError, Principal
 from lamina.gateway.limits import Buckets, GatewayOptions, UsageLimits, day_of
 
