@@ -309,7 +309,7 @@ class Blaming(SqliteDatabase):
 
     async def aside(self, work: Callable[[sqlite3.Connection], object]) -> Any:
         try:
-            return await super().aside(work)
+            return await super().run_separately(work)
         except StoreError as error:
             self.trouble = error.phrase
             raise

@@ -23,7 +23,7 @@ from lamina.ports import Embedder
 from lamina.sandbox.environment import SYSTEM_PATH
 from lamina.sandbox.sandbox import Confined
 from lamina.settings import Settings
-from lamina.store.sqlite_tables import Problem
+from lamina.store.admin import Problem
 from lamina.text.messages import Phrase
 from lamina.tools.bash import interpreter
 from lamina.types import Text, Usage

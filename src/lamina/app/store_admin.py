@@ -15,10 +15,10 @@ from lamina.assembly.history import whole_message
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
 from lamina.store.admin import COUNTER
+from lamina.store.admin import Problem as Problem
 from lamina.store.database import hide_password
 from lamina.store.lock import create_private as create_private
 from lamina.store.lock import make_private_folder as make_private_folder
-from lamina.store.sqlite_tables import Problem as Problem
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, Message
