@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +167,7 @@ def _decode_lines(file: BinaryIO, where: str | Phrase) -> Iterator[str]:
 async def import_lines(store: Store, name: str, owner: str | None, step: Callable[[], object]) -> int:
     """Add the rows of an export; `step` is told of each line."""
 
-    async def read() -> AsyncIterator[str]:
+    def read() -> Iterator[str]:
         for line in lines_of(name):
             step()
             yield line

@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
@@ -385,15 +385,6 @@ def _import_error(error: LaminaError, added: dict[str, int]) -> LaminaError:
     return type(error)("import.partly_added", why=error.phrase, count=sum(added.values()), rows=rows)
 
 
-async def _each(lines: AsyncIterable[str] | Iterable[str]) -> AsyncIterator[str]:
-    if isinstance(lines, AsyncIterable):
-        async for line in lines:
-            yield line
-    else:
-        for line in lines:
-            yield line
-
-
 # Indexes
 
 BULK_CHARACTERS = 1_000_000
@@ -444,10 +435,12 @@ class Indexes(Group):
         """Write the words that are missing, for so many seconds at most, with pauses for others. Damage to an owner's
         messages holds up nobody else's."""
         end = time.monotonic() + seconds
+        pause = 0.01 if seconds == float("inf") else 0.0
         failure: StoreError | None = None
         if isinstance(self._db, SqliteDatabase) and not self._db.trouble:
             while await self._retire(self._db):
-                if await self._pause(end):
+                await asyncio.sleep(pause)
+                if time.monotonic() >= end:
                     return
         for owner in await self.planned_owners():
             try:
@@ -455,18 +448,13 @@ class Indexes(Group):
                     async with self._lock:
                         if await self._rebuild(owner, messages.SLICE_CHARACTERS) is None:
                             break
-                    if await self._pause(end):
+                    await asyncio.sleep(pause)
+                    if time.monotonic() >= end:
                         return
             except StoreError as error:
                 failure = error
         if failure:
             raise failure
-
-    async def _pause(self, end: float) -> bool:
-        """Whether the time is over."""
-        if end == float("inf"):
-            await asyncio.sleep(0.01)
-        return time.monotonic() >= end
 
     async def _retire(self, db: SqliteDatabase) -> bool:
         """Drop some of the tables that earlier versions searched in; whether anything is left of them."""
@@ -486,27 +474,26 @@ class Indexes(Group):
             return await self._db.fill(owner, lambda: messages.rebuild_some(self._db, owner, most))
         return await self._db.write(owner, lambda: messages.rebuild_some(self._db, owner, most))
 
-    async def reindex(self, owner: str, step: Callable[[int], object] = lambda count: None) -> int:
+    async def reindex(self, owner: str, progress: Callable[[int], object] = lambda count: None) -> int:
         """Write the words of all of an owner's messages again; returns how many messages were read."""
+        return await self.finish(owner, progress, again=True)
+
+    async def finish(
+        self, owner: str, progress: Callable[[int], object] = lambda count: None, *, again: bool = False
+    ) -> int:
+        """Write the words that are missing of an owner, or all of them `again`."""
+        total = 0
         async with self._lock:
-            await self._plan_all(owner)
-            return await self._finish(owner, step)
+            if again:
+                await self._plan_all(owner)
+            while (count := await self._rebuild(owner, BULK_CHARACTERS)) is not None:
+                total += count
+                progress(total)
+        return total
 
     @write
     def _plan_all(self, owner: str) -> Steps[None]:
         return messages.plan_rebuild(owner)
-
-    async def finish(self, owner: str) -> int:
-        """Write the words that are missing of an owner; returns how many messages were read."""
-        async with self._lock:
-            return await self._finish(owner, lambda count: None)
-
-    async def _finish(self, owner: str, step: Callable[[int], object]) -> int:
-        total = 0
-        while (count := await self._rebuild(owner, BULK_CHARACTERS)) is not None:
-            total += count
-            step(total)
-        return total
 
     async def recreate(self) -> None:
         """Empty tables in place of the derived ones, damaged or not. What was found before is found again after
@@ -745,7 +732,7 @@ class Admin(Group):
         return lines
 
     async def import_(
-        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None = None, *, check: Check | None = None,
+        self, lines: Iterable[str], owner: str | None = None, *, check: Check | None = None,
         at_once: int = MAX_PART_ROWS,
     ) -> int:  # fmt: skip
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
@@ -763,16 +750,13 @@ class Admin(Group):
         return sum(added.values())
 
     async def _import_parts(
-        self, lines: AsyncIterable[str] | Iterable[str], owner: str | None, added: dict[str, int], check: Check | None,
+        self, lines: Iterable[str], owner: str | None, added: dict[str, int], check: Check | None,
         at_once: int,
     ) -> None:  # fmt: skip
         part: list[Fields] = []
         named: dict[str, set[str]] = {}
-        number = size = 0
-        async for line in _each(lines):
-            if not line.strip():
-                continue
-            number += 1
+        size = 0
+        for number, line in enumerate(filter(str.strip, lines), 1):
             if number == 1:
                 _check_header(line)
                 continue

@@ -117,8 +117,9 @@ class Group:
 
     @staticmethod
     def db_and_owner(args: tuple[Any, ...]) -> tuple[Database, str]:
-        """Of the arguments of a method: the database of its group, and the owner, who comes first in every method."""
-        return cast("Group", args[0])._db, cast("str", args[1])
+        """The database of a method's group, and the owner: the first argument of the method, or what it belongs to."""
+        group, first = cast("Group", args[0]), args[1]
+        return group._db, first if isinstance(first, str) else first.owner
 
 
 def read(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
@@ -288,8 +289,11 @@ def new_id() -> str:
     return uuid4().hex
 
 
-def not_found(code: str, name: object) -> NotFoundError:
-    return NotFoundError(code, name=shown(name), hint=ABSENT)
+def one_row(rows: Sequence[Row], code: str, name: object) -> Row:
+    """The row that was asked for by this name; the code is that of the error when there is none."""
+    if not rows:
+        raise NotFoundError(code, name=shown(name), hint=ABSENT)
+    return rows[0]
 
 
 def columns_of(record: type[Any]) -> str:

@@ -21,7 +21,7 @@ from lamina.store.database import (
     dump,
     marks,
     new_id,
-    not_found,
+    one_row,
     read,
     set_clause,
     write,
@@ -46,8 +46,6 @@ TAKE = (
     "UPDATE outbox SET state = 'leased', worker = ?, lease_until = ?, run_after = ?, attempts = attempts + 1, "
     "updated = ? WHERE"
 )
-HELD = "WHERE owner = ? AND job_id = ? AND state = 'leased' AND worker = ? AND attempts = ?"
-"""A job that its worker still holds; with the values of `_held`."""
 
 
 def job_of(row: Row) -> Job:
@@ -76,18 +74,17 @@ def add_jobs(owner: str, jobs: Sequence[NewJob], now: float) -> Steps[list[Job]]
 
 def complete_job(job: Job, now: float) -> Steps[None]:
     """Mark a job as done, in the transaction of its effect; refused when another worker holds it by now."""
+    yield from _change_held(job, {"state": "done", "lease_until": 0, "error": ""}, now)
+
+
+def _change_held(job: Job, changes: Mapping[str, Any], now: float) -> Steps[Job]:
+    """Change a job that its worker still holds."""
+    values = {**changes, "updated": now}
     rows = yield (
-        f"UPDATE outbox SET state = 'done', lease_until = 0, error = '', updated = ? {HELD} RETURNING {COLUMNS}",
-        (now, *_held(job)),
+        f"UPDATE outbox SET {set_clause(values)} WHERE owner = ? AND job_id = ? AND state = 'leased' AND worker = ? "
+        f"AND attempts = ? RETURNING {COLUMNS}",
+        (*values.values(), job.owner, job.job_id, job.worker, job.attempts),
     )
-    _check_held(job, rows)
-
-
-def _held(job: Job) -> tuple[str, str, str, int]:
-    return job.owner, job.job_id, job.worker, job.attempts
-
-
-def _check_held(job: Job, rows: Sequence[Row]) -> Job:
     if not rows:
         raise LeaseError("job.lease_lost", name=shown(job.job_id), worker=shown(job.worker))
     return job_of(rows[0])
@@ -129,20 +126,17 @@ class Jobs(Group):
         )
         return sorted((job_of(row) for row in rows), key=lambda job: (job.owner, job.number))
 
-    async def follow(self, job: Job, worker: str, *, lease: float = 60.0) -> Job | None:
+    @write
+    def follow(self, job: Job, worker: str, *, lease: float = 60.0) -> Steps[Job | None]:
         """The job of the same owner and kind that waits behind this one, which has ended, where it is due. A look over
         all that is due costs what is due; this costs nothing of it."""
-        return await self._follow(job.owner, job.kind, worker, lease)
-
-    @write
-    def _follow(self, owner: str, kind: str, worker: str, lease: float) -> Steps[Job | None]:
         now = self._clock()
         until = now + lease
         rows = yield (
             f"{TAKE} owner = ? AND state = 'waiting' AND run_after <= ? AND job_id = (SELECT job_id FROM outbox "
             "WHERE owner = ? AND state = 'waiting' AND kind = ? ORDER BY number LIMIT 1) AND NOT EXISTS (SELECT 1 "
             f"FROM outbox e WHERE e.owner = ? AND e.state = 'leased' AND e.kind = ?) RETURNING {COLUMNS}",
-            (worker, until, until, now, owner, now, owner, kind, owner, kind),
+            (worker, until, until, now, job.owner, now, job.owner, job.kind, job.owner, job.kind),
         )
         return job_of(rows[0]) if rows else None
 
@@ -167,40 +161,29 @@ class Jobs(Group):
         yield "UPDATE outbox SET run_after = ?, lease_until = 0 WHERE state = 'leased'", (now,)
         yield "UPDATE outbox SET run_after = ? WHERE state = 'waiting' AND run_after > ?", (now, now + MAX_WAIT_S)
 
-    async def heartbeat(self, job: Job, *, lease: float = 60.0) -> None:
+    @write
+    def heartbeat(self, job: Job, *, lease: float = 60.0) -> Steps[None]:
         """Hold a job for longer; an error says that another worker has it by now."""
-        await self._change_held(job.owner, job, {}, lease)
-
-    async def done(self, job: Job) -> None:
-        await self._complete(job.owner, job)
+        until = self._clock() + lease
+        yield from _change_held(job, {"lease_until": until, "run_after": until}, self._clock())
 
     @write
-    def _complete(self, owner: str, job: Job) -> Steps[None]:
-        yield from complete_job(job, self._clock())
+    def done(self, job: Job) -> Steps[None]:
+        return complete_job(job, self._clock())
 
-    async def fail(self, job: Job, error: str, *, retry_after: float = 1.0, park_after: int = 5) -> Job:
+    @write
+    def fail(self, job: Job, error: str, *, retry_after: float = 1.0, park_after: int = 5) -> Steps[Job]:
         """Put a job back for a later try, or park it when it has had `park_after` of them."""
+        now = self._clock()
         text = error.replace("\0", "␀").encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
         state = "parked" if job.attempts >= park_after else "waiting"
-        return await self._change_held(job.owner, job, {"state": state, "error": text, "lease_until": 0}, retry_after)
-
-    @write
-    def _change_held(self, owner: str, job: Job, changes: Mapping[str, Any], seconds: float) -> Steps[Job]:
-        """Change a job that its worker still holds; it is due again after so many seconds."""
-        now = self._clock()
-        values = {"lease_until": now + seconds, **changes, "run_after": now + seconds, "updated": now}
-        rows = yield (
-            f"UPDATE outbox SET {set_clause(values)} {HELD} RETURNING {COLUMNS}",
-            (*values.values(), *_held(job)),
-        )
-        return _check_held(job, rows)
+        changes = {"state": state, "error": text, "run_after": now + retry_after, "lease_until": 0}
+        return (yield from _change_held(job, changes, now))
 
     @read
     def get(self, owner: str, job_id: str) -> Steps[Job]:
         rows = yield f"SELECT {COLUMNS} FROM outbox WHERE owner = ? AND job_id = ?", (owner, job_id)
-        if not rows:
-            raise not_found("job.not_found", job_id)
-        return job_of(rows[0])
+        return job_of(one_row(rows, "job.not_found", job_id))
 
     @read
     def parked(self, owner: str, *, limit: int = 100) -> Steps[Sequence[Job]]:
@@ -218,9 +201,7 @@ class Jobs(Group):
             f"WHERE owner = ? AND job_id = ? AND state = 'parked' RETURNING {COLUMNS}",
             (now, now, owner, job_id),
         )
-        if not rows:
-            raise not_found("job.not_parked", job_id)
-        return job_of(rows[0])
+        return job_of(one_row(rows, "job.not_parked", job_id))
 
     @read
     def counts(self, owner: str) -> Steps[Mapping[str, int]]:

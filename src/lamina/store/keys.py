@@ -18,7 +18,7 @@ from lamina.store.database import (
     clean,
     columns_of,
     insert,
-    not_found,
+    one_row,
     read,
     read_any_owner,
     write,
@@ -103,9 +103,7 @@ class Keys(Group):
             f"UPDATE api_key SET revoked = COALESCE(revoked, ?) WHERE owner = ? AND key_id = ? RETURNING {COLUMNS}",
             (self._clock(), owner, key_id),
         )
-        if not rows:
-            raise not_found("key.not_found", key_id)
-        return key_of(rows[0])
+        return key_of(one_row(rows, "key.not_found", key_id))
 
     @write
     def spend(self, owner: str, key_id: str, day: str, *, requests: int, tokens: int) -> Steps[int]:

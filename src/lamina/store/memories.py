@@ -23,7 +23,7 @@ from lamina.store.database import (
     like,
     marks,
     new_id,
-    not_found,
+    one_row,
     read,
     read_cached,
     set_clause,
@@ -52,16 +52,16 @@ def _select(owner: str, rest: str, *values: Any) -> Steps[list[Memory]]:
 
 
 def _get_many(owner: str, ids: Sequence[str]) -> Steps[list[Memory]]:
+    if not ids:
+        return []
     rows = yield from _select(owner, f"AND memory_id IN ({marks(len(ids))})", *ids)
     found = {memory.memory_id: memory for memory in rows}
     return [found[name] for name in ids if name in found]
 
 
 def _get(owner: str, memory_id: str) -> Steps[Memory]:
-    found = yield from _get_many(owner, [memory_id])
-    if not found:
-        raise not_found("memory.not_found", memory_id)
-    return found[0]
+    rows = yield f"SELECT {COLUMNS} FROM atomic_memory WHERE owner = ? AND memory_id = ?", (owner, memory_id)
+    return memory_of(one_row(rows, "memory.not_found", memory_id))
 
 
 def _forgotten_turns(owner: str) -> Steps[list[str]]:
@@ -129,9 +129,7 @@ def _change(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -
         f"WHERE owner = ? AND memory_id = ? AND state <> 'forgotten' RETURNING {COLUMNS}",
         (*changes.values(), owner, memory_id),
     )
-    if not rows:
-        raise not_found("memory.not_found", memory_id)
-    return memory_of(rows[0])
+    return memory_of(one_row(rows, "memory.not_found", memory_id))
 
 
 def _replace(owner: str, old_id: str, new: Memory, now: float) -> Steps[Memory]:
@@ -211,12 +209,9 @@ class Memories(Group):
     def get(self, owner: str, memory_id: str) -> Steps[Memory]:
         return _get(owner, memory_id)
 
-    async def many(self, owner: str, ids: Sequence[str]) -> Sequence[Memory]:
-        """Those of the ids that are there, in the order asked for."""
-        return await self._many(owner, ids) if ids else []
-
     @read
-    def _many(self, owner: str, ids: Sequence[str]) -> Steps[Sequence[Memory]]:
+    def many(self, owner: str, ids: Sequence[str]) -> Steps[Sequence[Memory]]:
+        """Those of the ids that are there, in the order asked for."""
         return _get_many(owner, ids)
 
     async def list(

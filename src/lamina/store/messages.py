@@ -25,7 +25,7 @@ from lamina.store.database import (
     load,
     marks,
     new_id,
-    not_found,
+    one_row,
     read,
     write,
 )
@@ -267,8 +267,7 @@ def message_of(row: Row) -> StoredMessage:
 
 def check_session(owner: str, session_id: str) -> Steps[None]:
     rows = yield "SELECT 1 FROM chat_session WHERE owner = ? AND session_id = ?", (owner, session_id)
-    if not rows:
-        raise not_found("session.not_found", session_id)
+    one_row(rows, "session.not_found", session_id)
 
 
 def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
@@ -279,9 +278,7 @@ def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[i
         "RETURNING last_seq",
         (count, now, activity, owner, session_id),
     )
-    if not rows:
-        raise not_found("session.not_found", session_id)
-    return int(rows[0][0]) - count + 1
+    return int(one_row(rows, "session.not_found", session_id)[0]) - count + 1
 
 
 def read_texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
@@ -298,9 +295,7 @@ def read_texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
 
 def get_message(owner: str, message_id: str) -> Steps[StoredMessage]:
     rows = yield f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND message_id = ?", (owner, message_id)
-    if not rows:
-        raise not_found("message.not_found", message_id)
-    return message_of(rows[0])
+    return message_of(one_row(rows, "message.not_found", message_id))
 
 
 def _why_no_answer(message: StoredMessage) -> str:

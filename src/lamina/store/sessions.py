@@ -23,7 +23,7 @@ from lamina.store.database import (
     insert,
     marks,
     new_id,
-    not_found,
+    one_row,
     read,
     read_cached,
     set_clause,
@@ -54,9 +54,7 @@ def session_of(row: Row) -> Session:
 
 def get_session(owner: str, session_id: str) -> Steps[Session]:
     rows = yield f"SELECT {COLUMNS} FROM chat_session WHERE owner = ? AND session_id = ?", (owner, session_id)
-    if not rows:
-        raise not_found("session.not_found", session_id)
-    return session_of(rows[0])
+    return session_of(one_row(rows, "session.not_found", session_id))
 
 
 def _insert(session: Session) -> Steps[Session]:
@@ -91,10 +89,9 @@ def change_session(
         f"UPDATE chat_session SET {set_clause(changed)} WHERE owner = ? AND session_id = ? RETURNING runtime",
         (*changed.values(), owner, session_id),  # this also locks the row
     )
-    if not rows:
-        raise not_found("session.not_found", session_id)
+    row = one_row(rows, "session.not_found", session_id)
     if runtime:
-        (before,) = read_row("chat_session", "runtime", rows[0])
+        (before,) = read_row("chat_session", "runtime", row)
         after = dump({**before, **runtime})
         yield "UPDATE chat_session SET runtime = ? WHERE owner = ? AND session_id = ?", (after, owner, session_id)
 
@@ -321,9 +318,7 @@ class Summaries(Group):
             f"SELECT {SUMMARY_COLUMNS} FROM session_summary WHERE owner = ? AND session_id = ?",
             (owner, session_id),
         )
-        if not rows:
-            raise not_found("summary.not_found", session_id)
-        return summary_of(rows[0])
+        return summary_of(one_row(rows, "summary.not_found", session_id))
 
     @read_cached
     def recent(self, owner: str, *, limit: int = 5, without: str = "") -> Steps[Sequence[Summary]]:
@@ -341,5 +336,4 @@ class Summaries(Group):
             "DELETE FROM session_summary WHERE owner = ? AND session_id = ? RETURNING session_id",
             (owner, session_id),
         )
-        if not rows:
-            raise not_found("summary.not_found", session_id)
+        one_row(rows, "summary.not_found", session_id)

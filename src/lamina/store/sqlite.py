@@ -337,7 +337,7 @@ class SqliteDatabase(DerivedTables):
         self._reads = ReadQueue()
         self._threads: list[threading.Thread] = []
         self._changes = 0
-        """To the cached schema."""
+        """To the cached tables."""
         self._cache: dict[tuple[str, Hashable], tuple[int, Any]] = {}
         self._closed = self._ended = False
         self._marked: set[str] = set()

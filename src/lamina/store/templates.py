@@ -18,7 +18,7 @@ from lamina.store.database import (
     dump,
     insert,
     new_id,
-    not_found,
+    one_row,
     read,
     read_cached,
     set_excluded,
@@ -65,9 +65,7 @@ class Templates(Group):
     @read
     def get(self, owner: str, template_id: str) -> Steps[Template]:
         rows = yield f"SELECT {COLUMNS} FROM prompt_template WHERE owner = ? AND template_id = ?", (owner, template_id)
-        if not rows:
-            raise not_found("template.not_found", template_id)
-        return template_of(rows[0])
+        return template_of(one_row(rows, "template.not_found", template_id))
 
     async def list(
         self, owner: str, *, scenario: str | None = None, app: str | None = None, is_skill: bool | None = None,
@@ -97,8 +95,7 @@ class Templates(Group):
             "DELETE FROM prompt_template WHERE owner = ? AND template_id = ? RETURNING template_id",
             (owner, template_id),
         )
-        if not rows:
-            raise not_found("template.not_found", template_id)
+        one_row(rows, "template.not_found", template_id)
 
 
 class Profile(Group):
@@ -122,5 +119,4 @@ class Profile(Group):
     @write
     def delete(self, owner: str, name: str) -> Steps[None]:
         rows = yield "DELETE FROM user_profile WHERE owner = ? AND name = ? RETURNING name", (owner, name)
-        if not rows:
-            raise not_found("profile.not_found", name)
+        one_row(rows, "profile.not_found", name)

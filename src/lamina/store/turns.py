@@ -22,7 +22,7 @@ from lamina.store.database import (
     insert,
     load,
     new_id,
-    not_found,
+    one_row,
     read,
     set_clause,
     write,
@@ -135,9 +135,7 @@ def turn_of(row: Row) -> TurnRecord:
 
 def get_turn(owner: str, turn_id: str) -> Steps[TurnRecord]:
     rows = yield f"SELECT {COLUMNS} FROM turn WHERE owner = ? AND turn_id = ?", (owner, turn_id)
-    if not rows:
-        raise not_found("turn.not_found", turn_id)
-    (turn,) = yield from join_receipts([turn_of(rows[0])])
+    (turn,) = yield from join_receipts([turn_of(one_row(rows, "turn.not_found", turn_id))])
     return turn
 
 
