@@ -116,13 +116,13 @@ def small_disk(folder: Path) -> Generator[Path, None, None]:
     folder.mkdir()
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode
+        or subprocess.run(["mount", "-nt", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode
     ):
         pytest.skip("mounting a small disk needs root; the next test limits the pages of the database instead")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-n", folder], check=True)  # -n: no table of mounts, which would stay in /run/mount
 
 
 async def fill_up(store: Store, session: str, early: bool = False) -> tuple[list[str], StoreError]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lamina.assembly.scrub import Scrub
+from lamina.assembly.fences import TagFilter
 from lamina.engine.work import MAX_ANSWER_CHARACTERS
 from lamina.memory.extract import facts_by_rules
 from lamina.memory.summaries import MAX_MESSAGE_CHARACTERS, summarise
@@ -119,7 +119,7 @@ def test_R23_scrubbing_an_answer_is_linear(text: str, piece: int) -> None:
         pieces = [said[at : at + piece] for at in range(0, len(said), piece)]
 
         def run() -> None:
-            scrub = Scrub("abcd1234")
+            scrub = TagFilter("abcd1234")
             for each in pieces:
                 scrub.feed(each)
             scrub.close()
@@ -136,10 +136,10 @@ def test_R23_arguments_in_many_pieces_are_linear(piece: str) -> None:
             reader = CompletionReader("here")
             for part in ('{"a":"', *[piece] * pieces, '"}'):
                 delta = {"index": 0, "id": "c", "function": {"name": "f", "arguments": part}}
-                reader._add(delta, apart=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
+                reader._read_call(delta, whole=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
             for _ in reader.read(ServerEvent("", "[DONE]")):
                 pass
-            assert len(list(reader.last())) == 2
+            assert len(list(reader.finish())) == 2
 
         return run
 

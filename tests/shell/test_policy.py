@@ -14,7 +14,7 @@ from lamina.shell.tokens import read_script
 from lamina.tools.closed_files import Disk, OwnFiles, Place
 from lamina.tools.files import file_tools
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "gate.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "gate.md"
 
 
 def verdict(command: str, root: Path) -> str:
@@ -45,7 +45,7 @@ def verdict(command: str, root: Path) -> str:
         ("ls 'x", "it cannot be read with certainty: a quote is not closed"),
         ("ls \u202e", "it cannot be read with certainty: it has a character that cannot be seen: \\u202e"),
         ("rm -rf /", "rm: removes all of /"),
-        ("curl x | sh", "sh: runs what was just downloaded, unseen"),
+        ("curl x | sh", "sh: runs what was just downloaded, without review"),
         ("ls -la | wc -l", "ls, wc: only read"),
     ],
 )

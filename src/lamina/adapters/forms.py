@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from lamina.assembly.checks import check_message
-from lamina.errors import MessageError, shown
+from lamina.assembly.history import check_message
+from lamina.errors import MessageError, format_value
+from lamina.text.json import read_strict_json
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -16,7 +17,7 @@ KEEP_THINKING = "adapter.keep_thinking"
 
 def cannot(where: str | Phrase, thing: object, hint: str = "adapter.known_parts") -> MessageError:
     """The one refusal of the converters: nothing is dropped silently. `hint` is a code, or empty for none."""
-    return MessageError("adapter.cannot_convert", where=where, value=shown(thing), hint=hint)
+    return MessageError("adapter.cannot_convert", where=where, value=format_value(thing), hint=hint)
 
 
 def made(
@@ -71,7 +72,7 @@ def known_names(messages: Sequence[AnyMessage]) -> dict[str, str]:
 def arguments_of(text: str) -> dict[str, Any] | None:
     """The arguments as a value, where writing them down again loses nothing; else None."""
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        value = read_strict_json(text)
         written(value).encode()
     except (ValueError, RecursionError):
         return None
@@ -82,26 +83,15 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError(pairs)
-    return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
-
-
 def picture_bytes(url: str, where: str) -> tuple[bytes, str]:
     """Bytes and media type of a `data:` URL."""
     head, _, data = url.partition(",")
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise MessageError("part.broken_base64", where=where, value=shown(url)) from None
+        raise MessageError("part.broken_base64", where=where, value=format_value(url)) from None
     if base64.b64encode(raw).decode() != data:
-        raise MessageError("part.unusual_base64", where=where, value=shown(url))
+        raise MessageError("part.unusual_base64", where=where, value=format_value(url))
     return raw, head.removeprefix("data:").removesuffix(";base64")
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lamina.app.files import IDENTITY, MARK, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.follow import follow, followed, position_of
@@ -17,8 +17,8 @@ from lamina.app.skills import add_templates, import_templates
 from lamina.app.tools import open_tools
 from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_after_turn
-from lamina.assembly.checks import check_message
-from lamina.assembly.tokens import Remembered
+from lamina.assembly.history import check_message
+from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
@@ -34,10 +34,10 @@ from lamina.errors import (
     SettingsError,
     StoreDamagedError,
     StoreError,
-    shown,
+    format_value,
 )
 from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
-from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
+from lamina.ports import Ask, Complete, Embedder, Provider, Source
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles
 from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
@@ -60,6 +60,9 @@ from lamina.text.messages import Phrase
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
+if TYPE_CHECKING:
+    from lamina.memory.recall import Recall
+
 OFF = Phrase("reason.switched_off", setting="memory")
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
@@ -69,7 +72,7 @@ LEASE_S, SHARED_LEASE_S = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
-def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
+def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> "Recall | WithoutIndex":
     if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:
@@ -87,14 +90,14 @@ def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, in
             key=settings.embedder_key or None,
         )
     if embedder is not None and not all(hasattr(embedder, name) for name in ("name", "dimension", "embed")):
-        raise SettingsError("embedder.not_one", value=shown(embedder))
+        raise SettingsError("embedder.not_one", value=format_value(embedder))
     return Recall(store.memories, embedder)
 
 
 def _check_principal(owner: str) -> None:
     """Names that begin with @ are lamina's own: what is kept under them speaks to everybody."""
     if owner.startswith("@"):
-        raise OwnerError("owner.reserved", name=shown(owner))
+        raise OwnerError("owner.reserved", name=format_value(owner))
 
 
 class _FileSource:
@@ -160,7 +163,7 @@ class App:
             sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else dict.fromkeys(FROM_MEMORY, OFF)
         build = BuildSettings(
-            settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
+            settings.budget, CachedCount(counter(settings.counter)), settings.form, settings.prompt_lang,
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         self.builder = ContextBuilder(

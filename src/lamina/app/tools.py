@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import instruction_files, parse_json, read_text
-from lamina.assembly.checks import fields_of
-from lamina.errors import InputError, InstructionsError, SettingsError, shown
+from lamina.assembly.history import fields_of
+from lamina.errors import InputError, InstructionsError, SettingsError, format_value
 from lamina.portable import HELD
 from lamina.sandbox.process import CAN_END_FAMILY
 from lamina.sandbox.sandbox import Limits, Sandbox
@@ -21,7 +21,6 @@ from lamina.tools.bash import shell_tools
 from lamina.tools.closed_files import OwnFiles
 from lamina.tools.files import file_tools
 from lamina.tools.registry import Tool, ToolRegistry
-from lamina.tools.said import names_host
 
 MODES = ("agent", "plan")
 STORE_FILES = ("", "-wal", "-shm", "-journal", ".lock", f".lock{HELD}")
@@ -46,7 +45,7 @@ def built_in_tools(settings: Settings, more: Sequence[Tool] = ()) -> dict[str, T
     if settings.workspace:
         root = Path(settings.workspace)
         if not root.is_dir():
-            raise SettingsError("workspace.setting_not_folder", path=shown(str(root)))
+            raise SettingsError("workspace.setting_not_folder", path=format_value(str(root)))
         own = OwnFiles(own_files(settings))
         gate = partial(decide, root=root, closed=own)
         tools += file_tools(root, closed=own, asks=instruction_paths(settings, root))
@@ -98,7 +97,7 @@ def _web_tools(settings: Settings) -> Sequence[Tool]:
         raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
     token = settings.telegram_token.reveal() if settings.telegram_token else ""
     secrets = [key for key in (settings.api_key, settings.embedder_key, token) if key]
-    return web_tools(hosts=names_host, secrets=secrets)
+    return web_tools(secrets=secrets)
 
 
 @asynccontextmanager
@@ -110,6 +109,8 @@ async def _open_servers(settings: Settings) -> AsyncGenerator[Sequence[Tool], No
         raise SettingsError("package.missing", feature=feature, package=error.name, extra="mcp") from None
     config: Any = parse_json(read_text(Path(settings.mcp)), settings.mcp, hint="file.mcp_form")
     if fields_of(config) is None:
-        raise InputError("file.not_mcp", hint="file.mcp_form", path=settings.mcp, value=shown(json.dumps(config)))
+        raise InputError(
+            "file.not_mcp", hint="file.mcp_form", path=settings.mcp, value=format_value(json.dumps(config))
+        )
     async with mcp_tools(config, root=settings.workspace or ".", environ=settings.environ) as tools:
         yield tools

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from lamina.apart import run_apart
-from lamina.assembly.entries import CURRENT_TURN
-from lamina.assembly.history import closed, together
+from lamina.assembly.history import close_calls, group_turns
+from lamina.assembly.pieces import CURRENT_TURN
 from lamina.engine.state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
-from lamina.ports import Complete, Count, HistoryRows
+from lamina.ports import Complete, Count
 from lamina.records import Session, StoredMessage
-from lamina.text.slices import size_of
+from lamina.store.messages import Messages
+from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
 FOLD_AT_SHARE = 0.8
@@ -91,7 +92,7 @@ def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 async def fold(
-    history: HistoryRows, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
+    history: Messages, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
     again: bool = False,
 ) -> Compaction:  # fmt: skip
     """The summary of the messages after the last compaction and up to a number: by a model, else extractive. With
@@ -107,7 +108,7 @@ async def fold(
     rows = list(newest)
     if not before and rows[0].seq > 1:
         rows[:0] = await history.list(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
-    messages = await run_apart(size_of([row.content for row in rows]), lambda: closed(together(rows)))
+    messages = await run_apart(size_of([row.content for row in rows]), lambda: close_calls(group_turns(rows)))
     limit = int(min(MAX_SUMMARY_CHARACTERS, max(MIN_SUMMARY_CHARACTERS, 0.2 * budget)))
     text, by = await _summary(messages, limit, complete, unread=upto - before - len(rows))
     return Compaction(before + 1, upto, text, by)

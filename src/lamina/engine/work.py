@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.assembly.checks import MAX_CALL_ID_CHARACTERS
-from lamina.assembly.history import Chat, whole
-from lamina.assembly.scrub import hints_in
+from lamina.assembly.fences import find_hint_tags
+from lamina.assembly.history import MAX_CALL_ID_CHARACTERS, Chat
 from lamina.assembly.trace import Trace
 from lamina.engine.build import Gathered
 from lamina.engine.handle import TurnHandle
@@ -26,8 +25,9 @@ from lamina.errors import (
 from lamina.ports import Ask
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.records import FinalState, Sent, Turn, TurnRecord
+from lamina.text.json import size_of
 from lamina.text.messages import NOTHING, Phrase
-from lamina.text.slices import size_of
+from lamina.text.unicode import join_surrogates
 from lamina.types import Context, Decision, DoneReason, Message, Receipt, Text, ToolCall, ToolCallEvent, Usage
 
 CANCELLED = Phrase("turn.cancelled")
@@ -154,7 +154,7 @@ class TurnState:
     def normalize_call(self, call: ToolCallEvent) -> ToolCallEvent:
         """The call as it can be sent again, to any provider: ids that were given twice are told apart, long ones cut,
         and a tool's name has the letters that names may have. Whatever a model calls, the session goes on."""
-        given = name = whole(call.id[: 2 * MAX_CALL_ID_CHARACTERS])[:MAX_CALL_ID_CHARACTERS] or "call"
+        given = name = join_surrogates(call.id[: 2 * MAX_CALL_ID_CHARACTERS])[:MAX_CALL_ID_CHARACTERS] or "call"
         number = 0
         while name in self.known_ids:
             number = max(self.numbers.get(given, 0), number) + 1
@@ -162,7 +162,7 @@ class TurnState:
         self.numbers[given] = number
         self.known_ids.add(name)
         tool = re.sub(r"[^A-Za-z0-9_-]", "_", call.name[:64]) or "_"
-        return ToolCallEvent(name, tool, whole(call.arguments))
+        return ToolCallEvent(name, tool, join_surrogates(call.arguments))
 
     def estimate(self, context: Context) -> int:
         """What our own counter said of a request, without what was learnt since."""
@@ -230,7 +230,7 @@ def ending(work: TurnState, problem: BaseException | None, limits: Limits) -> tu
 
 
 def _storable(text: str) -> str:
-    return whole(text).replace("\0", "")[:MAX_ERROR_CHARACTERS]
+    return join_surrogates(text).replace("\0", "")[:MAX_ERROR_CHARACTERS]
 
 
 def _ending(work: TurnState, problem: BaseException | None, limits: Limits) -> tuple[FinalState, Phrase, Phrase]:
@@ -291,7 +291,7 @@ def read_user_words(work: TurnState) -> tuple[frozenset[str], str]:
     rows = work.chat.rows if work.chat else ()
     texts = [work.turn.words, *(row.text for row in rows if row.role == "user")]
     own = [text.partition(PIPED)[0] for text in texts]
-    tags = frozenset(tag for text in own for tag in hints_in(text))
+    tags = frozenset(tag for text in own for tag in find_hint_tags(text))
     found = (address for text in own if "://" in text for address in ADDRESS.finditer(text))
     return tags, "\n".join(address[0] for address in itertools.islice(found, MAX_ADDRESSES))
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lamina.apart import run_apart
-from lamina.assembly.history import closed, together, whole
-from lamina.errors import LayerError, LeaseError, shown
+from lamina.assembly.history import close_calls, group_turns
+from lamina.errors import LayerError, LeaseError, format_value
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
     EXTRACTION_SCHEMA,
@@ -26,10 +26,18 @@ from lamina.memory.extract import (
 )
 from lamina.memory.sentences import MAX_TEXT
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
-from lamina.ports import Complete, Finder, Found, MemoryRows, Store
+from lamina.ports import Complete
 from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
+from lamina.store.memories import Memories
+from lamina.store.store import Store
+from lamina.text.dates import day_of
 from lamina.text.messages import NOTHING, Phrase
+from lamina.text.unicode import join_surrogates
 from lamina.types import Fact, FactKind, Layer
+
+if TYPE_CHECKING:  # numpy is an extra, and without an index nothing needs it
+    from lamina.memory.index import Hit
+    from lamina.memory.recall import Recall
 
 Clock = Callable[[], float]
 
@@ -75,14 +83,20 @@ def _searched(words: str) -> str:
 def _read_part(rows: Sequence[StoredMessage], role: str) -> str:
     """What the user or the assistant said in a turn; more than nobody types is cut off, and still too long to type."""
     said = "\n".join(row.text for row in rows if row.role == role)
-    return whole(said[: MAX_TEXT + 1]).replace("\0", " ")
+    return join_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
 
 class MemoryService:
     """The memory of one owner."""
 
     def __init__(
-        self, store: Store, recall: Finder, owner: str, *, complete: Complete | None = None, clock: Clock
+        self,
+        store: Store,
+        recall: "Recall | WithoutIndex",
+        owner: str,
+        *,
+        complete: Complete | None = None,
+        clock: Clock,
     ) -> None:
         self.owner = owner
         self._store, self._recall, self._complete, self._clock = store, recall, complete, clock
@@ -161,7 +175,7 @@ class MemoryService:
         learnt = await self._store.memories.of_session(self.owner, session_id)
         places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
         kept = [row for row in rows if row.turn_id not in gone and row.seq not in places]
-        messages = closed(together(kept))
+        messages = close_calls(group_turns(kept))
         if self._complete is None:
             text = await run_apart(text_size(messages), summarise, messages, limit=SUMMARY_CHARACTERS)
             by = "extractive"
@@ -299,12 +313,12 @@ class MemoryService:
 class WithoutIndex:
     """Keeps facts and finds none: where memory is switched off, nothing is looked for and no index is needed."""
 
-    def __init__(self, rows: MemoryRows) -> None:
+    def __init__(self, rows: Memories) -> None:
         self._rows = rows
 
     async def search(
         self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
-    ) -> Sequence[Found]:
+    ) -> "Sequence[Hit]":
         return ()
 
     async def add(
@@ -325,10 +339,6 @@ class WithoutIndex:
 
 def summary_job(session_id: str, key: str = "") -> NewJob:
     return NewJob(SUMMARY, {"session_id": session_id}, key=key)
-
-
-def day_of(stamp: float) -> date:
-    return datetime.fromtimestamp(stamp, UTC).date()
 
 
 def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
@@ -388,7 +398,7 @@ def _stamp(fact: Fact) -> float | None:
 
 def _check_kind(kind: str) -> FactKind:
     if kind not in KINDS:
-        raise LayerError("memory.unknown_kind", name=shown(kind), known=KINDS)
+        raise LayerError("memory.unknown_kind", name=format_value(kind), known=KINDS)
     return cast(FactKind, kind)
 
 

@@ -8,11 +8,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LaminaError, LayerError, NotFoundError, shown
+from lamina.errors import LaminaError, LayerError, NotFoundError, format_value
 from lamina.memory.service import MemoryService, collected_layers, memory_layers, summary_layers
-from lamina.ports import HistoryRows, ProfileRows, Source, TemplateRows
+from lamina.ports import Source
 from lamina.prompts.templates import Missing, scenario_layers, scenario_rank, supports
 from lamina.records import Template, Turn
+from lamina.store.messages import Messages
+from lamina.store.templates import Profile, Templates
 from lamina.types import LAYERS, Layer, Trust
 
 SHARED = "@operator"
@@ -45,7 +47,7 @@ class ScenarioSource:
 
     name, optional = "scenario", False
 
-    def __init__(self, templates: TemplateRows, profile: ProfileRows, *, missing: Missing = "error") -> None:
+    def __init__(self, templates: Templates, profile: Profile, *, missing: Missing = "error") -> None:
         self._templates, self._profile = templates, profile
         self._missing: Missing = missing
 
@@ -75,7 +77,7 @@ class ScenarioSource:
     async def _enabled(self, owner: str) -> Sequence[Template]:
         found = await self._templates.list(owner, enabled=True)
         if len(found) > MAX_TEMPLATES:
-            raise LayerError("template.too_many", owner=shown(owner), count=len(found), limit=MAX_TEMPLATES)
+            raise LayerError("template.too_many", owner=format_value(owner), count=len(found), limit=MAX_TEMPLATES)
         return found
 
 
@@ -85,7 +87,7 @@ class ChosenSource:
 
     name, optional = "skill", True
 
-    def __init__(self, templates: TemplateRows) -> None:
+    def __init__(self, templates: Templates) -> None:
         self._templates = templates
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -95,7 +97,7 @@ class ChosenSource:
             if any(t.is_skill and t.name == chosen and supports(t, app) for t in found):
                 return ()
         if chosen:
-            raise NotFoundError("skill.not_enabled", name=shown(chosen))
+            raise NotFoundError("skill.not_enabled", name=format_value(chosen))
         return ()
 
 
@@ -104,7 +106,7 @@ class SessionSource:
 
     name, optional = "session", False
 
-    def __init__(self, profile: ProfileRows) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -120,7 +122,7 @@ class MemorySource:
 
     name, optional = "memory", True
 
-    def __init__(self, services: Services, history: HistoryRows, *, top_n: int) -> None:
+    def __init__(self, services: Services, history: Messages, *, top_n: int) -> None:
         self._services, self._history, self._top_n = services, history, top_n
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -144,7 +146,7 @@ class CollectedSource:
 
     name, optional = "collected", True
 
-    def __init__(self, history: HistoryRows, *, limit: int) -> None:
+    def __init__(self, history: Messages, *, limit: int) -> None:
         self._history, self._limit = history, limit
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -168,7 +170,7 @@ class SummarySource:
 
 
 def chat_sources(
-    templates: TemplateRows, profile: ProfileRows, history: HistoryRows, services: Services, *,
+    templates: Templates, profile: Profile, history: Messages, services: Services, *,
     missing: Missing, memories: int, collected: int, summaries: int,
 ) -> list[Source]:  # fmt: skip
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""
@@ -187,7 +189,7 @@ class FunctionSource:
 
     def __init__(self, function: Function, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
         if layer not in LAYERS:
-            raise LayerError("source.unknown_layer", name=shown(layer), known=LAYERS)
+            raise LayerError("source.unknown_layer", name=format_value(layer), known=LAYERS)
         self.name, self.optional = layer, optional
         self.called = self._called = called
         self._function = function
@@ -213,7 +215,7 @@ class FunctionSource:
         return layers
 
     def _unusable(self, value: object) -> LayerError:
-        return LayerError("source.unusable_value", source=self._called, value=shown(value))
+        return LayerError("source.unusable_value", source=self._called, value=format_value(value))
 
     async def _ask(self, turn: Turn) -> Answer:
         answer = self._function(turn)

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from lamina.errors import InputError, LaminaError, StoreDamagedError, StoreError, shown
+from lamina.errors import InputError, LaminaError, StoreDamagedError, StoreError, format_value
 from lamina.records import NOTE, Session
 from lamina.store import jobs, memories, messages, schema, sessions, templates, turns
 from lamina.store.database import (
@@ -276,9 +276,9 @@ def _check_header(line: str) -> None:
     except (ValueError, LookupError, TypeError, RecursionError):
         known, version = False, None
     if not known:
-        raise InputError("import.not_export", value=shown(line.strip()))
+        raise InputError("import.not_export", value=format_value(line.strip()))
     if version not in KNOWN_FORMATS:
-        raise InputError("import.unknown_format", format=shown(version), known=FORMAT)
+        raise InputError("import.unknown_format", format=format_value(version), known=FORMAT)
 
 
 def _parse_line(line: str, number: int, check: Check | None) -> Fields:
@@ -291,7 +291,7 @@ def _parse_line(line: str, number: int, check: Check | None) -> Fields:
     names = TABLES[table].split(", ") if isinstance(table, str) and table in TABLES else ["table"]
     found = {**LATER.get(str(table), {}), **found}
     if names == ["table"] or not {"owner", *names} <= found.keys():
-        raise InputError("import.line_not_row", line=number, value=shown(line), hint=WHOLE_EXPORT)
+        raise InputError("import.line_not_row", line=number, value=format_value(line), hint=WHOLE_EXPORT)
     wrong = find_fault(table, {name: found[name] for name in names})
     if not wrong and table == "layer_text" and _has_wrong_hash(found["hash"], found["text"]):
         wrong = Phrase("store.wrong_hash", hash=found["hash"])
@@ -333,7 +333,12 @@ def _check_parents(owner: str, table: str, lines: Sequence[Fields]) -> Steps[Non
             if lost := set(names) - {row[0] for row in known}:
                 name = min(lost, key=lambda each: first[each])
                 raise InputError(
-                    "import.no_parent", line=first[name], table=table, parent=parent, column=column, value=shown(name)
+                    "import.no_parent",
+                    line=first[name],
+                    table=table,
+                    parent=parent,
+                    column=column,
+                    value=format_value(name),
                 )
 
 
@@ -341,7 +346,7 @@ def _check_numbers(owner: str, named: Collection[str], more: bool) -> Steps[None
     """A session whose last number is not that of its last message could take no other."""
     for names in batches(sorted(named)):
         if wrong := (yield from _find_gaps(owner, names, more=more)):
-            raise InputError("import.wrong_numbers", owner=shown(owner), why=wrong[0], hint=WHOLE_EXPORT)
+            raise InputError("import.wrong_numbers", owner=format_value(owner), why=wrong[0], hint=WHOLE_EXPORT)
 
 
 def _check_known(owner: str, table: str, rows: Sequence[Row], added: set[tuple[Any, ...]]) -> Steps[None]:
@@ -356,7 +361,7 @@ def _check_known(owner: str, table: str, rows: Sequence[Row], added: set[tuple[A
             (owner, *key),
         )
         if not found or _importable_row(table, (owner, *found[0])) != tuple(row):
-            raise InputError("import.conflict", table=table, owner=shown(owner), key=shown(key))
+            raise InputError("import.conflict", table=table, owner=format_value(owner), key=format_value(key))
 
 
 def _import_table(owner: str, table: str, lines: Sequence[Fields]) -> Steps[int]:
@@ -379,7 +384,11 @@ def _import_table(owner: str, table: str, lines: Sequence[Fields]) -> Steps[int]
 
 
 def _import_error(error: LaminaError, added: dict[str, int]) -> LaminaError:
-    rows = [Phrase("import.rows_of_owner", count=count, owner=shown(owner)) for owner, count in added.items() if count]
+    rows = [
+        Phrase("import.rows_of_owner", count=count, owner=format_value(owner))
+        for owner, count in added.items()
+        if count
+    ]
     if not rows:
         return type(error)("import.nothing_added", why=error.phrase, hint=error.next_step)
     return type(error)("import.partly_added", why=error.phrase, count=sum(added.values()), rows=rows)

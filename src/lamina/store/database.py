@@ -17,9 +17,10 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
-from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, shown, surrogate_error
+from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, format_value
+from lamina.text.json import read_json, write_json
 from lamina.text.messages import Phrase
-from lamina.text.slices import read_json, utf8_size, write_json
+from lamina.text.unicode import check_unicode, utf8_size
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -116,10 +117,14 @@ class Group:
         self._clock = clock
 
     @staticmethod
-    def db_and_owner(args: tuple[Any, ...]) -> tuple[Database, str]:
-        """The database of a method's group, and the owner: the first argument of the method, or what it belongs to."""
-        group, first = cast("Group", args[0]), args[1]
-        return group._db, first if isinstance(first, str) else first.owner
+    def db_of(args: tuple[Any, ...]) -> Database:
+        """The database of the group whose method has these arguments."""
+        return cast("Group", args[0])._db
+
+
+def _owner_of(args: tuple[Any, ...]) -> str:
+    """The first argument of a method, or whom it belongs to."""
+    return args[1] if isinstance(args[1], str) else args[1].owner
 
 
 def read(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
@@ -127,8 +132,7 @@ def read(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, 
 
     @wraps(method)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        db, owner = Group.db_and_owner(args)
-        return await db.read(owner, lambda: method(*args, **options))
+        return await Group.db_of(args).read(_owner_of(args), lambda: method(*args, **options))
 
     return run
 
@@ -138,9 +142,8 @@ def read_cached(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any
 
     @wraps(method)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        db, owner = Group.db_and_owner(args)
         key = (method.__qualname__, args[2:], *sorted(options.items()))
-        return await db.read_cached(owner, key, lambda: method(*args, **options))
+        return await Group.db_of(args).read_cached(_owner_of(args), key, lambda: method(*args, **options))
 
     return run
 
@@ -150,8 +153,7 @@ def write(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any,
 
     @wraps(method)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        db, owner = Group.db_and_owner(args)
-        return await db.write(owner, lambda: method(*args, **options))
+        return await Group.db_of(args).write(_owner_of(args), lambda: method(*args, **options))
 
     return run
 
@@ -161,8 +163,7 @@ def write_any_owner(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType
 
     @wraps(method)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        db, _ = Group.db_and_owner((*args, ""))
-        return await db.write_any_owner(lambda: method(*args, **options))
+        return await Group.db_of(args).write_any_owner(lambda: method(*args, **options))
 
     return run
 
@@ -172,8 +173,7 @@ def read_any_owner(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[
 
     @wraps(method)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        db, _ = Group.db_and_owner((*args, ""))
-        return await db.read_any_owner(lambda: method(*args, **options))
+        return await Group.db_of(args).read_any_owner(lambda: method(*args, **options))
 
     return run
 
@@ -243,7 +243,7 @@ def hide_password(where: str) -> str:
 
 def check_owner(owner: str) -> str:
     if not isinstance(owner, str) or not owner:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise OwnerError("owner.missing", value=shown(owner))
+        raise OwnerError("owner.missing", value=format_value(owner))
     return clean(owner, "field.owner", MAX_NAME)
 
 
@@ -252,13 +252,10 @@ def clean(text: str, where: str | Phrase, most: int | None = None) -> str:
     what the text is, as a phrase, its code, or the name of a column."""
     where = Phrase(where) if isinstance(where, str) else where
     if most is not None and len(text) > most:
-        raise MessageError("text.too_long", where=where, count=len(text), most=most, value=shown(text))
+        raise MessageError("text.too_long", where=where, count=len(text), most=most, value=format_value(text))
     if "\0" in text:
         raise MessageError("text.null_character", where=where, position=text.index("\0"))
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, where) from None
+    check_unicode(text, where)
     return text
 
 
@@ -270,7 +267,7 @@ def dump(value: object) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
     except (ValueError, RecursionError) as error:  # most readers refuse a whole document with such a number in it
-        raise MessageError("value.not_json", value=shown(value), why=str(error)) from None
+        raise MessageError("value.not_json", value=format_value(value), why=str(error)) from None
     return text
 
 
@@ -278,7 +275,7 @@ def _plain(value: Any) -> Any:
     try:
         return dict(value)
     except (TypeError, ValueError):
-        raise MessageError("value.not_plain", value=shown(value)) from None
+        raise MessageError("value.not_plain", value=format_value(value)) from None
 
 
 def load(text: str) -> Any:
@@ -292,7 +289,7 @@ def new_id() -> str:
 def one_row(rows: Sequence[Row], code: str, name: object) -> Row:
     """The row that was asked for by this name; the code is that of the error when there is none."""
     if not rows:
-        raise NotFoundError(code, name=shown(name), hint=ABSENT)
+        raise NotFoundError(code, name=format_value(name), hint=ABSENT)
     return rows[0]
 
 
@@ -317,10 +314,9 @@ def marks(count: int) -> str:
     return ", ".join("?" * count)
 
 
-def where(**wanted: Any) -> tuple[str, list[Any]]:
+def where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """The condition that columns have these values, and its values; None leaves a column out."""
-    given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: _stored(value) for name, value in wanted.items() if value is not None}
     return " AND ".join(f"{name} = ?" for name in given), [*given.values()]
 
 

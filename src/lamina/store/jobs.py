@@ -7,7 +7,7 @@ again is parked and stays visible.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LeaseError, shown
+from lamina.errors import LeaseError, format_value
 from lamina.records import Job, NewJob
 from lamina.store.database import (
     MAX_KEY,
@@ -86,7 +86,7 @@ def _change_held(job: Job, changes: Mapping[str, Any], now: float) -> Steps[Job]
         (*values.values(), job.owner, job.job_id, job.worker, job.attempts),
     )
     if not rows:
-        raise LeaseError("job.lease_lost", name=shown(job.job_id), worker=shown(job.worker))
+        raise LeaseError("job.lease_lost", name=format_value(job.job_id), worker=format_value(job.worker))
     return job_of(rows[0])
 
 

@@ -6,8 +6,8 @@ Every change takes the owner's next change number, so that an index can ask what
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import MessageError, shown
-from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
+from lamina.errors import MessageError, format_value
+from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, MessagePosition, NewJob, NewMemory
 from lamina.store.database import (
     MAX_NAME,
     Group,
@@ -84,7 +84,7 @@ def _check_memory(memory: NewMemory) -> NewMemory:
 
 def _check_importance(value: float) -> None:
     if not 0 <= value <= 1:
-        raise MessageError("memory.bad_importance", value=shown(value))
+        raise MessageError("memory.bad_importance", value=format_value(value))
 
 
 def _insert_new(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[list[Memory]]:
@@ -150,7 +150,7 @@ def _delete_index_row(owner: str, memory_id: str) -> Steps[None]:
     yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
 
 
-def _mark_places(owner: str, places: Sequence[Place], now: float) -> Steps[None]:
+def _mark_places(owner: str, places: Sequence[MessagePosition], now: float) -> Steps[None]:
     """Other places where a forgotten fact was said: a row without words keeps each, and no later summary tells it."""
     gone = set((yield from _forgotten_turns(owner)))
     seen: set[tuple[str, int]] = set()
@@ -236,7 +236,7 @@ class Memories(Group):
         self, owner: str, state: str | None, kind: str | None, query: str, limit: int, before: int | None,
         pinned: bool | None,
     ) -> Steps[Sequence[Memory]]:  # fmt: skip
-        condition, values = where(state=state, kind=kind, pinned=pinned)
+        condition, values = where({"state": state, "kind": kind, "pinned": pinned})
         rest = f"AND change < ? {f'AND {condition} ' if condition else ''}"
         rest += "AND LOWER(text) LIKE LOWER(?) ESCAPE '!' " if query else ""
         words = [like(query)] if query else []
@@ -261,7 +261,7 @@ class Memories(Group):
         if memory.state == "active" and "text_hash" in values:
             same = "AND state = 'active' AND text_hash = ? AND memory_id <> ?"
             if others := (yield from _select(owner, same, memory.text_hash, memory_id)):
-                raise MessageError("memory.duplicate", name=shown(others[0].memory_id))
+                raise MessageError("memory.duplicate", name=format_value(others[0].memory_id))
         if "text" in values or "context" in values:
             yield from _delete_index_row(owner, memory_id)
         return memory
@@ -275,13 +275,13 @@ class Memories(Group):
             later = yield from _get(owner, later.superseded_by)
         if on and memory.state == "superseded":
             hint = "memory.pin_newer" if later.text else "memory.newer_forgotten"
-            newer, text = shown(later.memory_id), shown(later.text)
-            raise MessageError("memory.superseded", name=shown(memory_id), newer=newer, text=text, hint=hint)
+            newer, text = format_value(later.memory_id), format_value(later.text)
+            raise MessageError("memory.superseded", name=format_value(memory_id), newer=newer, text=text, hint=hint)
         return (yield from _change(owner, memory_id, {"pinned": int(on)}, self._clock()))
 
     @write
     def forget(
-        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        self, owner: str, ids: Sequence[str], *, places: Sequence[MessagePosition] = (), told: Sequence[str] = (),
         then: Callable[[str], NewJob] | None = None,
     ) -> Steps[Sequence[str]]:  # fmt: skip
         """Erase facts from memories, index and the summaries made of them.

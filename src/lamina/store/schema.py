@@ -13,13 +13,13 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-from lamina.errors import LaminaError, StoreDamagedError, StoreError, shown
+from lamina.errors import LaminaError, StoreDamagedError, StoreError, format_value
 from lamina.records import MAX_PHASE_CHARACTERS
 from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, Clock, Row, clean, load
 from lamina.store.lock import RECOVERY
 from lamina.text.messages import Phrase
 from lamina.text.schema import Check, compile_schema
-from lamina.text.slices import SLICE_SIZE
+from lamina.text.unicode import SLICE_SIZE
 
 VERSION_TABLE = (
     "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
@@ -91,8 +91,6 @@ NUMBER: Mapping[str, Any] = {"type": "number"}
 COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_EXACT_INTEGER}
 AMOUNT: Mapping[str, Any] = {"type": "number", "minimum": 0, "maximum": MAX_EXACT_INTEGER}
 INTEGER: Mapping[str, Any] = {"type": "integer"}
-OPTIONAL_TEXT: Mapping[str, Any] = {"type": ["string", "null"]}
-OPTIONAL_COUNT: Mapping[str, Any] = {**COUNT, "type": ["integer", "null"]}
 
 
 def _list_of(schema: Any) -> Mapping[str, Any]:
@@ -103,7 +101,7 @@ def _tuple_of(*schemas: Any) -> Mapping[str, Any]:
     return {"type": "array", "prefixItems": schemas}
 
 
-def _object(required: bool = True, /, **properties: Any) -> Mapping[str, Any]:
+def _object(properties: Mapping[str, Any], *, required: bool = True) -> Mapping[str, Any]:
     """An object with these fields; others are left alone."""
     return {"type": "object", "properties": properties, "required": [*properties] if required else []}
 
@@ -117,51 +115,59 @@ def _is_calibration(value: Any) -> bool:
 
 
 _IS_PAIR = compile_schema(_tuple_of(AMOUNT, AMOUNT))
-COMPACTION = {**_object(text=TEXT, written_by=TEXT, first=COUNT, upto=COUNT), "additionalProperties": False}
-OPEN_ANSWER = _object(bot=INTEGER, chat=INTEGER, topic=INTEGER, group=INTEGER, reply_to=INTEGER, turn=TEXT, lang=TEXT)
-RUNTIME = _object(
-    False,
-    compactions=_list_of(COMPACTION),
-    counted=_is_calibration,
-    failures={"type": "object", "additionalProperties": COUNT},
-    use={"type": ["number", "null"], "minimum": 0, "maximum": 2},
-    telegram_starts=_list_of(COUNT),
-    telegram_listed=TEXTS,
-    telegram_answers=_list_of({"anyOf": [_tuple_of(COUNT, TEXT, COUNT), _tuple_of(COUNT, TEXT)]}),
-    telegram_up_to=OPTIONAL_COUNT,
-    telegram_open={**OPEN_ANSWER, "type": ["object", "null"]},
-)
+COMPACTION = {
+    **_object({"text": TEXT, "written_by": TEXT, "first": COUNT, "upto": COUNT}),
+    "additionalProperties": False,
+}
+OPEN_ANSWER = {
+    **_object({**dict.fromkeys(("bot", "chat", "topic", "group", "reply_to"), INTEGER), "turn": TEXT, "lang": TEXT}),
+    "type": ["object", "null"],
+}
+RUNTIME = {
+    "compactions": _list_of(COMPACTION),
+    "counted": _is_calibration,
+    "failures": {"type": "object", "additionalProperties": COUNT},
+    "use": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+    "telegram_starts": _list_of(COUNT),
+    "telegram_listed": TEXTS,
+    "telegram_answers": _list_of({"anyOf": [_tuple_of(COUNT, TEXT, COUNT), _tuple_of(COUNT, TEXT)]}),
+    "telegram_up_to": {**COUNT, "type": ["integer", "null"]},
+    "telegram_open": OPEN_ANSWER,
+}
 """What is kept of a session between two turns. An answer of the Telegram bot is the number of its message, the answer
 in it and the seq of its question, which 0.1.0 left out."""
-USAGE = _object(
-    False,
-    prompt=COUNT,
-    cached=COUNT,
-    completion=COUNT,
-    requests={"type": "array", "items": {**_tuple_of(COUNT, COUNT, COUNT), "type": ["array", "null"]}},
-)
-INJECTION = _object(
-    False,
-    turn=COUNT,
-    level={"enum": [0, 25, 50, 75]},
-    workspace=TEXT,
-    model=TEXT,
-    seen={"type": "object", "additionalProperties": _object(hash=TEXT, turn=COUNT)},
-    noted=_list_of({"enum": ["compaction", "resume"]}),
-    kept=_list_of(_tuple_of(TEXT, TEXT, TEXT)),
-    warned={"type": "boolean"},
-)
+USAGE = {
+    **dict.fromkeys(("prompt", "cached", "completion"), COUNT),
+    "requests": _list_of({**_tuple_of(COUNT, COUNT, COUNT), "type": ["array", "null"]}),
+}
+INJECTION = {
+    "turn": COUNT,
+    "level": {"enum": [0, 25, 50, 75]},
+    "workspace": TEXT,
+    "model": TEXT,
+    "seen": {"type": "object", "additionalProperties": _object({"hash": TEXT, "turn": COUNT})},
+    "noted": _list_of({"enum": ["compaction", "resume"]}),
+    "kept": _list_of(_tuple_of(TEXT, TEXT, TEXT)),
+    "warned": {"type": "boolean"},
+}
+OPTIONAL_TEXT: Mapping[str, Any] = {"type": ["string", "null"]}
 SEGMENT = _tuple_of(TEXT, TEXT, TEXT, OPTIONAL_TEXT, TEXT, COUNT, TEXT, TEXT, Phrase.is_json, TEXT)
 """Of a stored request: its nine fields, and the hash of its text."""
-REQUEST = _object(
-    same=COUNT, segments=_list_of(SEGMENT), hash=TEXT, size=COUNT, tokens=COUNT, budget=NUMBER, counter=TEXT,
-    grammar=TEXT, layout=TEXT, dropped=_object(count=COUNT, tokens=COUNT),
-)  # fmt: skip
-REQUEST["properties"]["triggers"] = TEXTS
-RECEIPT = _object(False, requests=_list_of(REQUEST), pieces=TEXTS)
-NOTE_OF_RESULT = _object(tool=TEXT, hints=_list_of(_tuple_of(TEXT, TEXT, _list_of(_tuple_of(TEXT, TEXT)))))
+REQUEST = {
+    "same": COUNT,
+    "segments": _list_of(SEGMENT),
+    **dict.fromkeys(("hash", "counter", "grammar", "layout"), TEXT),
+    **dict.fromkeys(("size", "tokens"), COUNT),
+    "budget": NUMBER,
+    "dropped": _object({"count": COUNT, "tokens": COUNT}),
+}
+RECEIPT = {
+    "requests": _list_of({"type": "object", "properties": {**REQUEST, "triggers": TEXTS}, "required": [*REQUEST]}),
+    "pieces": TEXTS,
+}
+NOTE_OF_RESULT = _object({"tool": TEXT, "hints": _list_of(_tuple_of(TEXT, TEXT, _list_of(_tuple_of(TEXT, TEXT))))})
 
-is_receipt = compile_schema(RECEIPT)
+is_receipt = compile_schema(_object(RECEIPT, required=False))
 is_note = compile_schema(NOTE_OF_RESULT)
 """What lamina notes of a tool's result."""
 
@@ -181,20 +187,20 @@ def _is_value(value: object) -> bool:
     return value is not ...  # which stands for a text that is not JSON
 
 
-def _column(code: str, schema: Any, *, is_json: bool = False, convert: Any = None, **values: Any) -> Column:
-    return Column(Phrase(code, **values), compile_schema(schema), is_json, convert)
+def _column(expected: str | Phrase, schema: Any, *, is_json: bool = False, convert: Any = None) -> Column:
+    return Column(Phrase.of(expected), compile_schema(schema), is_json, convert)
 
 
 def _short_text(most: int) -> Column:
-    return _column("shape.short_text", {**TEXT, "maxLength": most}, most=most)
+    return _column(Phrase("shape.short_text", most=most), {**TEXT, "maxLength": most})
 
 
 def _one_of(*names: str) -> Column:
-    return _column("shape.one_of", {"enum": names}, names=[*names])
+    return _column(Phrase("shape.one_of", names=[*names]), {"enum": names})
 
 
-def _known_object(schema: Mapping[str, Any]) -> Column:
-    return _column("shape.known_object", schema, is_json=True)
+def _known_object(properties: Mapping[str, Any]) -> Column:
+    return _column("shape.known_object", _object(properties, required=False), is_json=True)
 
 
 ANY_TEXT = _column("shape.text", TEXT)
@@ -290,7 +296,7 @@ def find_fault(table: str, row: Mapping[str, Any]) -> Phrase | None:
         column = ANY_TEXT if is_plain else _column_of(table, name)
         fits = column.fits(read_json_text(value) if column.is_json else value)
         if not fits and not (value is None and name in NULLABLE):
-            return Phrase("row.wrong_value", column=name, value=shown(value), expected=column.expected)
+            return Phrase("row.wrong_value", column=name, value=format_value(value), expected=column.expected)
         if isinstance(value, str):
             try:
                 clean(value, name)

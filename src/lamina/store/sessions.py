@@ -5,8 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from lamina.errors import ABSENT, NotFoundError, shown
-from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, Found, Job, SearchHits, Session, SessionChanges, Summary
+from lamina.errors import ABSENT, NotFoundError, format_value
+from lamina.records import (
+    MAX_PHASE_CHARACTERS,
+    REQUESTS,
+    FoundMessage,
+    Job,
+    SearchHits,
+    Session,
+    SessionChanges,
+    Summary,
+)
 from lamina.store.database import (
     MAX_NAME,
     MAX_TITLE,
@@ -185,7 +194,7 @@ class Sessions(Group):
                 (owner, session_id, seq),
             )
             message = message_of(messages[0])
-            found.append(Found(session, message, snippet(message.text, query)))
+            found.append(FoundMessage(session, message, snippet(message.text, query)))
         return found
 
     @read
@@ -224,7 +233,7 @@ class Sessions(Group):
         clean(name, "field.session_id", MAX_NAME)
         parent = yield from get_session(owner, session_id)
         if not 1 <= seq <= parent.last_seq:
-            raise NotFoundError("message.no_such_number", session=shown(session_id), seq=seq, hint=ABSENT)
+            raise NotFoundError("message.no_such_number", session=format_value(session_id), seq=seq, hint=ABSENT)
         copy = replace(
             parent, session_id=name or new_id(), title=parent.title if title is None else title, injection={},
             runtime={}, last_seq=seq, created=now, updated=now, ended=None, parent_id=session_id, parent_seq=seq,

@@ -35,7 +35,7 @@ from lamina.store.database import (
 )
 from lamina.store.lock import CHECK_PATH, RECOVERY, RESTORE, StoreFile
 from lamina.text.messages import Phrase
-from lamina.text.slices import SLICE_SIZE, decode_text, encode_text
+from lamina.text.unicode import SLICE_SIZE, decode_text, encode_text
 
 T = TypeVar("T")
 

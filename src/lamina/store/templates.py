@@ -82,7 +82,7 @@ class Templates(Group):
     def _list(
         self, owner: str, scenario: str | None, is_skill: bool | None, enabled: bool | None
     ) -> Steps[Sequence[Template]]:
-        condition, values = where(owner=owner, scenario=scenario, is_skill=is_skill, enabled=enabled)
+        condition, values = where({"owner": owner, "scenario": scenario, "is_skill": is_skill, "enabled": enabled})
         rows = yield (
             f"SELECT {COLUMNS} FROM prompt_template WHERE {condition} ORDER BY priority DESC, sort, name, template_id",
             values,

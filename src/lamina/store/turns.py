@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.apart import run_apart
-from lamina.errors import LeaseError, MessageError, NotFoundError, shown
+from lamina.errors import LeaseError, MessageError, NotFoundError, format_value
 from lamina.records import FinalState, NewJob, Sent, TurnRecord
 from lamina.store.database import (
     MAX_NAME,
@@ -42,7 +42,7 @@ from lamina.store.messages import (
 )
 from lamina.store.schema import is_receipt, read_row
 from lamina.store.sessions import change_session
-from lamina.text.slices import read_json
+from lamina.text.json import read_json
 from lamina.types import AnyMessage, text_hash
 
 COLUMNS = columns_of(TurnRecord).removesuffix(", repeated")
@@ -86,7 +86,7 @@ async def receipt_rows(receipt: Mapping[str, Any] | None, texts: Mapping[str, st
 def _receipt_rows(receipt: Mapping[str, Any] | None, texts: Mapping[str, str]) -> ReceiptRows:
     for name, text in texts.items():
         if name != text_hash(text):
-            raise MessageError("text.wrong_hash", name=shown(name))
+            raise MessageError("text.wrong_hash", name=format_value(name))
     rows = {name: dump(text) for name, text in texts.items()}
     stored = None if receipt is None else dump(receipt)
     if stored is not None and len(stored) > MAX_ROW_CHARACTERS:
@@ -146,7 +146,7 @@ def _find_repeated(owner: str, session_id: str, key: str) -> Steps[TurnRecord | 
         return None
     (turn,) = yield from join_receipts([turn_of(rows[0])])
     if turn.session_id != session_id:
-        raise MessageError("turn.key_used", key=shown(turn.key))
+        raise MessageError("turn.key_used", key=format_value(turn.key))
     return replace(turn, repeated=True)
 
 
@@ -174,7 +174,7 @@ def _check_results(owner: str, session_id: str, given: Sequence[str]) -> Steps[N
             waiting = {str(call["id"]) for call in fields.get("tool_calls") or ()} if role == "assistant" else set()
     for name in given:
         if name not in waiting:
-            raise MessageError("turn.unexpected_result", name=shown(name))
+            raise MessageError("turn.unexpected_result", name=format_value(name))
         waiting.discard(name)
 
 
@@ -193,7 +193,7 @@ def _hold(owner: str, turn_id: str, until: float, begun: float | None, sent: Rec
 
 
 def _ended_error(turn: TurnRecord) -> LeaseError:
-    return LeaseError("turn.already_ended", name=shown(turn.turn_id), state=turn.state)
+    return LeaseError("turn.already_ended", name=format_value(turn.turn_id), state=turn.state)
 
 
 def _read_chunks(owner: str, turn_id: str, after: int = -1) -> Steps[list[tuple[int, str]]]:

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from lamina.errors import InputError, SettingsError, shown
+from lamina.errors import InputError, SettingsError, format_value
 from lamina.types import Key
 
 
@@ -20,14 +20,14 @@ def check_address(address: str) -> str:
     except ValueError:
         good, parts = False, urlsplit("")
     if not good:
-        raise InputError("telegram.bad_webhook", value=shown(address))
+        raise InputError("telegram.bad_webhook", value=format_value(address))
     return parts.path or "/"
 
 
 def check_listen(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
-        raise InputError("telegram.bad_listen", value=shown(listen))
+        raise InputError("telegram.bad_listen", value=format_value(listen))
     return host.strip("[]"), int(port)
 
 

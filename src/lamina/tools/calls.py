@@ -1,21 +1,25 @@
 """One call of a tool, from the model's arguments to the text that the model reads.
 
-Runs code that is not ours: checked and approved first, in a thread or awaited, ended when its time is up. Whatever it
-raises becomes text. Nothing is raised for what a model or a tool did wrong.
+A tool is code that lamina does not know: a call is checked and approved first, runs in a thread or is awaited, and ends
+when its time is up. Whatever a model or a tool does wrong becomes text; none of it is raised.
 """
 
 import asyncio
 import copy
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lamina.apart import GRACE_S, CaughtError, in_thread
-from lamina.errors import LaminaError, ToolError, shown
+from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
+from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Phrase, Value, join_clauses
 from lamina.text.schema import find_problems, kind_of
+from lamina.text.unicode import escape_surrogates
 from lamina.tools.registry import Tool
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -24,37 +28,42 @@ T = TypeVar("T")
 MAX_ERROR_CHARS = 2_000
 
 
-async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None) -> Outcome:
+async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None, user_text: str = "") -> Outcome:
     tool = tools.get(call.name)
     if tool is None:
         code = "outcome.unknown_tool" if tools else "outcome.no_tools"
-        return _failure(code, name=shown(call.name), known=list(tools))
+        return _failure(code, name=format_value(call.name), known=list(tools))
     if tool.run is None:
         return _failure("outcome.only_described", tool=tool.name)
     try:
         arguments = read_arguments(call.arguments)
     except ToolError as error:
-        given = shown(call.arguments, 200)
+        given = format_value(call.arguments, 200)
         return _failure("outcome.unusable_arguments", tool=tool.name, problem=error.phrase, given=given)
     problems = find_problems(tool.parameters, arguments)
     if problems:
         return _failure("outcome.misfits", tool=tool.name, problems=join_clauses(problems))
-    refused = await _check(tool, call, arguments, ask)
-    return refused or await _run(tool, tool.run, arguments)
+    refused = await _find_refusal(tool, call, arguments, ask, user_text)
+    if refused:
+        return refused
+    value = await _call_function(tool, tool.run, **arguments)
+    if isinstance(value, Outcome):
+        return replace(value, text=escape_surrogates(value.text))
+    return _make_outcome(tool, value)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments that a model wrote; nothing at all is an empty object. Raises ToolError for what is not JSON."""
+    """Parse the arguments that a model wrote; an empty text is an empty object. Raises ToolError for anything else."""
     try:
-        value: Any = json.loads(text or "{}", parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        value: Any = read_strict_json(text or "{}")
         text.encode()
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ToolError("arguments.lone_surrogate", at=error.start) from None
     except RecursionError:
         raise ToolError("arguments.too_deep") from None
-    except ToolError:
-        raise
+    except AmbiguousJsonError as error:
+        raise ToolError("arguments.not_json", problem=error.phrase) from None
     except ValueError as error:
         raise ToolError("arguments.not_json", problem=str(error)) from None
     if not isinstance(value, dict):
@@ -62,28 +71,26 @@ def read_arguments(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _refuse_constant(word: str) -> float:
-    raise ToolError("arguments.constant", value=word)
+def names_host(user_text: str, host: str) -> bool:
+    """Whether a text has an address of this host. A bare name does not count: `main.py` is a file."""
+    bare = host.casefold().removeprefix("www.").rstrip(".")
+    return bool(bare) and bool(
+        re.search(rf"https?://(?:www\.)?{re.escape(bare)}(?![\w.@:-]*@|[\w-]|\.\w)", user_text.casefold())
+    )
 
 
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # parsers disagree on which one counts, and people are shown only one of them
-        names = [name for name, _ in pairs]
-        raise ToolError("arguments.doubled", name=shown(next(name for name in names if names.count(name) > 1)))
-    return found
-
-
-async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None) -> Outcome | None:
-    """None when the call may run. What cannot be decided does not run."""
+async def _find_refusal(
+    tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None, user_text: str
+) -> Outcome | None:
+    """Why a call does not run; None when it may. A call without a clear decision does not run."""
     if tool.check is None:
         return None
-    decision = await _call(tool, tool.check, copy.deepcopy(arguments))
+    decision = await _call_function(tool, tool.check, copy.deepcopy(arguments))
     if isinstance(decision, Outcome):
         return decision
     if not isinstance(decision, Decision):
-        return _failure("outcome.no_decision", tool=tool.name, value=shown(decision))
-    if decision.verdict == "safe":
+        return _failure("outcome.no_decision", tool=tool.name, value=format_value(decision))
+    if decision.verdict == "safe" or (decision.verdict == "confirm" and names_host(user_text, decision.host)):
         return None
     reason = decision.explain()
     if decision.verdict != "confirm":
@@ -99,20 +106,15 @@ async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask
     return Outcome(Phrase(code, tool=tool.name, reason=reason).text(), "refused")
 
 
-async def _run(tool: Tool, run: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
-    value = await _call(tool, run, **arguments)
-    return value if isinstance(value, Outcome) else _as_outcome(tool, value)
-
-
-async def _call(tool: Tool, function: Callable[P, Any], /, *args: P.args, **named: P.kwargs) -> Any:
-    """What a function of the tool gave; an `Outcome` when it failed or was late. It raises our own cancellation."""
+async def _call_function(tool: Tool, function: Callable[P, Any], /, *args: P.args, **named: P.kwargs) -> Any:
+    """The result of a function of the tool; an `Outcome` when it failed or was late. Raises our own cancellation."""
     caught = CaughtError(asyncio.CancelledError, KeyboardInterrupt)
     task = asyncio.ensure_future(_await_result(caught, function, args, named))
     try:
         await asyncio.wait({task}, timeout=tool.seconds)
         late = not task.done()
     finally:
-        for _ in range(3):  # it is late, or we are cancelled; it may not react at once
+        for _ in range(3):  # it is late or we were cancelled; it may need several attempts to react
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=GRACE_S * 1.5)
@@ -141,27 +143,22 @@ def _describe_error(tool: Tool, error: BaseException) -> Outcome:
         code = "outcome.failed_next" if error.next_step else "outcome.failed"
         return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
     text: str | Phrase = Phrase("outcome.no_error_text")
-    with CaughtError():  # the __str__ of somebody else's exception may fail too
-        text = _escape_surrogates(str(error))[:MAX_ERROR_CHARS]
+    with CaughtError():  # the __str__ of an unknown exception may fail too
+        text = escape_surrogates(str(error))[:MAX_ERROR_CHARS]
     return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
 
 
-def _as_outcome(tool: Tool, value: object) -> Outcome:
+def _make_outcome(tool: Tool, value: object) -> Outcome:
     if value is None:
         return Outcome(Phrase("outcome.done", tool=tool.name).text())
     if isinstance(value, str):
-        return Outcome(_escape_surrogates(value))
+        return Outcome(escape_surrogates(value))
     try:
-        return Outcome(_escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+        return Outcome(escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
         return _failure("outcome.neither_text_nor_json", tool=tool.name, type=type(value).__name__, problem=str(error))
 
 
-def _escape_surrogates(text: str) -> str:
-    """Text that can be stored and sent: half of a surrogate pair becomes visible."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _failure(code: str, **values: Value) -> Outcome:
-    """A call that did not work, in the language that models read."""
-    return Outcome(_escape_surrogates(Phrase(code, **values).text()), "failed")
+    """A call that failed, in the language that models read."""
+    return Outcome(escape_surrogates(Phrase(code, **values).text()), "failed")

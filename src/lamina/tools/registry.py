@@ -1,7 +1,6 @@
 """Tools as the model knows them: their schemas, the notes about them in the prompt, and `call` to run them.
 
-Notes say when to use a tool; its schema alone says how it is called. What a call must pass before it runs, and how it
-runs, is the matter of `calls`.
+Notes say when to use a tool; only its schema says how it is called. How a call is checked and run is in `calls`.
 """
 
 import copy
@@ -32,7 +31,7 @@ from typing import (
 )  # fmt: skip
 from typing import is_typeddict as is_typed_dict
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.text.schema import Schema
 from lamina.types import Decision, Layer, Outcome, ToolCallEvent
 
@@ -62,9 +61,9 @@ class ToolOptions(TypedDict, total=False):
 class Tool:
     """What the model is told about a tool: `description` says when to use it and what its limits are.
 
-    `note` is the line in the prompt where that should differ from the description; `advice` is what to do when
-    more came out than `max_chars`. `run` is called with the arguments by name, in a thread unless it is async, and ends
-    after `seconds`; `check` decides beforehand whether it may run. `modes` are those in which the tool is offered.
+    `note` is the line in the prompt, where it should differ from the description; `advice` says what to do when there
+    was more output than `max_chars`. `run` is called with the arguments by name, in a thread unless it is async, and is
+    ended after `seconds`; `check` decides beforehand whether it may run. `modes` are those that offer the tool.
     """
 
     name: str
@@ -80,14 +79,16 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise ToolError("tool.bad_name", name=shown(self.name))
+            raise ToolError("tool.bad_name", name=format_value(self.name))
         if not isinstance(self.description, str) or not self.description.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise ToolError("tool.no_description", tool=self.name)
         if self.max_chars < 1:
             raise ToolError("tool.bad_max_chars", tool=self.name, value=self.max_chars)
         for mode in self.modes:
             if mode not in MODES:
-                raise ToolError("tool.unknown_mode", hint="tool.modes", tool=self.name, mode=shown(mode), known=MODES)
+                raise ToolError(
+                    "tool.unknown_mode", hint="tool.modes", tool=self.name, mode=format_value(mode), known=MODES
+                )
         if not 0 < self.seconds < math.inf:
             raise ToolError("tool.bad_seconds", tool=self.name, value=repr(self.seconds))
 
@@ -101,8 +102,8 @@ class Tool:
         `Annotated[str, "what it is"]` describes a parameter. `options` are the other fields of a tool.
         """
         name = name if name is not None else str(getattr(function, "__name__", type(function).__name__))
-        description = description if description is not None else description_of(function)
-        return cls(name, description, parameters_of(function, name), run=function, **options)
+        description = description if description is not None else read_description(function)
+        return cls(name, description, build_parameters(function, name), run=function, **options)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -142,7 +143,7 @@ class ToolRegistry:
     def __getitem__(self, name: str) -> Tool:
         if name not in self._tools:
             hint = "tool.known" if self._tools else "tool.none_known"
-            raise ToolError("tool.not_found", hint=hint, name=shown(name), known=list(self._tools))
+            raise ToolError("tool.not_found", hint=hint, name=format_value(name), known=list(self._tools))
         return self._tools[name]
 
     def add(self, tool: Tool) -> None:
@@ -174,14 +175,17 @@ class ToolRegistry:
     def for_mode(self, mode: str) -> "ToolRegistry":
         """The tools that are offered in a mode."""
         if mode not in MODES:
-            raise ToolError("tool.no_such_mode", hint="tool.modes", mode=shown(mode), known=MODES)
+            raise ToolError("tool.no_such_mode", hint="tool.modes", mode=format_value(mode), known=MODES)
         return ToolRegistry(*(tool for tool in self if mode in tool.modes))
 
-    async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None) -> Outcome:
-        """Run what a model called. Whatever the model or the tool did wrong comes back as text for the model."""
+    async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None, user_text: str = "") -> Outcome:
+        """Run what a model called. Whatever the model or the tool did wrong comes back as text for the model.
+
+        `user_text` is what the user wrote: a host whose address is in it may be reached without asking.
+        """
         from lamina.tools.calls import run_call  # noqa: PLC0415 -- assembling alone does not load asyncio
 
-        return await run_call(self._tools, call, ask)
+        return await run_call(self._tools, call, ask, user_text)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -196,8 +200,8 @@ class ToolRegistry:
         return Layer("tools", self.notes(), "tool registry")
 
 
-def parameters_of(function: Callable[..., Any], name: str) -> Schema:
-    """The schema of a function's parameters. One that has none is refused, with its name and its type."""
+def build_parameters(function: Callable[..., Any], name: str) -> Schema:
+    """The schema of a function's parameters. A parameter whose type has no schema is an error that names both."""
     try:
         signature = inspect.signature(function)
         hints = get_type_hints(_unwrap(function), include_extras=True)
@@ -209,16 +213,16 @@ def parameters_of(function: Callable[..., Any], name: str) -> Schema:
             raise ToolError("tool.unnamed_parameter", tool=name, parameter=str(parameter))
         if parameter.name not in hints:
             raise ToolError("tool.untyped_parameter", hint="tool.use_types", tool=name, parameter=parameter.name)
-        schema = schema_of(hints[parameter.name], name, parameter.name)
+        schema = build_schema(hints[parameter.name], name, parameter.name)
         if parameter.default is not parameter.empty and _is_json(parameter.default):
             schema["default"] = parameter.default
         properties[parameter.name] = schema
     required = [each.name for each in signature.parameters.values() if each.default is each.empty]
-    return _object(properties, required)
+    return _object_schema(properties, required)
 
 
-def schema_of(hint: Any, tool: str, where: str) -> Schema:
-    """The schema of a type; `tool` and `where`, a parameter or a field in it, are for the error."""
+def build_schema(hint: Any, tool: str, where: str) -> Schema:
+    """The schema of a type. `tool` and `where`, a parameter or a field in it, are named in an error."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in PLAIN_TYPES:
         return {"type": PLAIN_TYPES[hint]}
@@ -226,26 +230,28 @@ def schema_of(hint: Any, tool: str, where: str) -> Schema:
         return {}
     if origin is Annotated:
         description = next((each for each in inner[1:] if isinstance(each, str)), "")
-        return schema_of(inner[0], tool, where) | ({"description": description} if description else {})
+        return build_schema(inner[0], tool, where) | ({"description": description} if description else {})
     if origin is Literal and all(isinstance(each, str | int | None) for each in inner):
         kinds = {PLAIN_TYPES[type(each)] for each in inner}
         return {"enum": list(inner)} | ({"type": kinds.pop()} if len(kinds) == 1 else {})
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(each, tool, where) for each in inner]}
+        return {"anyOf": [build_schema(each, tool, where) for each in inner]}
     if origin is list:
-        return {"type": "array", "items": schema_of(inner[0], tool, where)}
+        return {"type": "array", "items": build_schema(inner[0], tool, where)}
     if origin is dict and inner[0] is str:
-        return {"type": "object", "additionalProperties": schema_of(inner[1], tool, where)}
+        return {"type": "object", "additionalProperties": build_schema(inner[1], tool, where)}
     if origin in (Required, NotRequired):
-        return schema_of(inner[0], tool, where)
+        return build_schema(inner[0], tool, where)
     if is_typed_dict(hint):
         fields = get_type_hints(hint, include_extras=True)
-        properties = {key: schema_of(each, tool, f"{where}.{key}") for key, each in fields.items()}
-        return _object(properties, [key for key in fields if key in hint.__required_keys__])
-    raise ToolError("tool.type_without_schema", hint="tool.use_types", tool=tool, parameter=where, type=shown(hint))
+        properties = {key: build_schema(each, tool, f"{where}.{key}") for key, each in fields.items()}
+        return _object_schema(properties, [key for key in fields if key in hint.__required_keys__])
+    raise ToolError(
+        "tool.type_without_schema", hint="tool.use_types", tool=tool, parameter=where, type=format_value(hint)
+    )
 
 
-def _object(properties: Schema, required: list[str]) -> Schema:
+def _object_schema(properties: Schema, required: list[str]) -> Schema:
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return schema | ({"required": required} if required else {})
 
@@ -258,12 +264,12 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def description_of(function: Callable[..., Any]) -> str:
+def read_description(function: Callable[..., Any]) -> str:
     return inspect.getdoc(_unwrap(function)) or ""
 
 
 def _unwrap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a partial one, or the `__call__` of an object that can be called."""
+    """The function behind a partial, or the `__call__` of a callable object."""
     while isinstance(function, partial):
         function = cast("partial[Any]", function).func
     return function if inspect.isroutine(function) else type(function).__call__
