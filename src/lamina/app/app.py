@@ -40,10 +40,10 @@ from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
 from lamina.ports import Ask, Complete, Embedder, Provider, Source
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles
-from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
+from lamina.prompts.sources import SHARED, FunctionSource, SourceFunction, chat_sources
 from lamina.records import (
     MAX_PHASE_CHARACTERS,
-    NOTHING,
+    NO_CALLER_INPUT,
     REQUESTS,
     NewSession,
     Session,
@@ -342,11 +342,11 @@ class App:
 
     def source(
         self, name: str, *, layer: str = "context", trust: Trust = "user", optional: bool = False
-    ) -> Callable[[Function], Function]:
+    ) -> Callable[[SourceFunction], SourceFunction]:
         """Register a function that gives a layer on every turn: project constraints, rules of a knowledge graph, …
         Its text is fenced, unless `trust` says that the operator vouches for every character of it."""
 
-        def register(function: Function) -> Function:
+        def register(function: SourceFunction) -> SourceFunction:
             if not callable(function):
                 raise LayerError("source.not_function", name=name)
             self.builder.sources.append(FunctionSource(function, name, layer=layer, trust=trust, optional=optional))
@@ -414,7 +414,7 @@ class App:
         """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
         if session_id == REQUESTS:
-            if options.get("given", NOTHING).history is None:
+            if options.get("given", NO_CALLER_INPUT).history is None:
                 raise InputError("session.single_requests")
             session = await self._single_requests(owner)
         else:

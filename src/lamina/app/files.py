@@ -20,7 +20,7 @@ from lamina.errors import InputError, InstructionsError, LayerError, SettingsErr
 from lamina.portable import BINARY, take_lock
 from lamina.ports import Count
 from lamina.prompts.approvals import Approvals
-from lamina.prompts.injection import InjectionSettings, InjectionState, Seen, SystemPromptManager
+from lamina.prompts.injection import InjectionSettings, InjectionState, SeenSource, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles, Loaded
 from lamina.prompts.workspace import FileText, Workspace
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
@@ -144,7 +144,7 @@ def instruction_files(settings: Settings, workspace: Path | None, folder: Path |
 
 def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> list[dict[str, Any]]:
     """The files in force, and on which turn of a session the model saw them last."""
-    seen: Mapping[str, Seen] = state.seen if state else {}
+    seen: Mapping[str, SeenSource] = state.seen if state else {}
     now = {"instructions": loaded.instructions.hash, "rules": loaded.rules_hash}
     return [
         {
