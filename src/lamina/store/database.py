@@ -123,8 +123,8 @@ class Group:
 
 
 def _owner_of(args: tuple[Any, ...]) -> str:
-    """The first argument of a method, or whom it belongs to."""
-    return args[1] if isinstance(args[1], str) else args[1].owner
+    """The first argument of a method, or the owner that it has."""
+    return getattr(args[1], "owner", args[1])
 
 
 def read(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
