@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lamina.app.skills import SHARED
+from lamina.app.lookup import SHARED
 from lamina.gateway.http import SCOPES, Route
 from lamina.gateway.openapi import PARAMETER
 from lamina.gateway.routes import ROUTES

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.app.app import App
-from lamina.app.files import check_files
-from lamina.app.keys import loopback_token, opening_file
-from lamina.app.providers import with_model
+from lamina.app.config import check_files, loopback_token, opening_file, with_model
 from lamina.app.store_admin import hide_password
 from lamina.cli.call import Call, Commands, check_choice, flag, option, run, warn_of_rules
 from lamina.cli.say import Say, visible

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lamina.app.app import App
-from lamina.app.skills import SHARED, import_list, listed, one_template
+from lamina.app.lookup import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
 from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
 from lamina.gateway.ids import hide_missing, is_id

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lamina.app.app import App
-from lamina.app.keys import LOOPBACK, key_id_in, key_proof, proof_hash
+from lamina.app.config import LOOPBACK, key_id_in, key_proof, proof_hash
 from lamina.gateway.http import SCOPES, HttpError, Principal
 from lamina.gateway.limits import Buckets, Limits, day_of
 from lamina.gateway.options import Options

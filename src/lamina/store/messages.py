@@ -4,7 +4,6 @@ What a message may be is decided here; what a model gets of it is not.
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast, get_args
@@ -32,6 +31,7 @@ from lamina.store.database import (
 from lamina.store.schema import PLAIN, damaged_row, is_note, read_json_text, read_row
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
+from lamina.text.terms import normalize_text
 from lamina.text.unicode import is_unicode
 from lamina.types import AnyMessage, OutcomeState, ToolOutput
 
@@ -50,14 +50,10 @@ ROLES = ("user", "assistant", "tool")
 # Words
 
 
-def fold(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
-
-
 def words(text: str) -> list[str]:
     """The distinct words of a text, sorted: what an index keeps."""
     found: set[str] = set()
-    for run in _RUN.finditer(fold(text[:MAX_TEXT])):
+    for run in _RUN.finditer(normalize_text(text[:MAX_TEXT])):
         cjk, word = run.groups()
         if cjk:
             found.update(cjk)
@@ -70,7 +66,7 @@ def words(text: str) -> list[str]:
 def query_words(text: str) -> list[str]:
     """The words that a message must all have; pairs of CJK characters where there are two, in the order written."""
     found: dict[str, None] = {}
-    for run in _RUN.finditer(fold(text[:MAX_TEXT])):
+    for run in _RUN.finditer(normalize_text(text[:MAX_TEXT])):
         cjk, word = run.groups()
         if cjk and len(cjk) > 1:
             found |= dict.fromkeys(cjk[at : at + 2] for at in range(len(cjk) - 1))
