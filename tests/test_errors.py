@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lamina import errors
-from lamina.errors import LaminaError, shown
+from lamina.errors import LaminaError, format_value
 
 ROOT = Path(__file__).parents[1]
 CLASSES = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, LaminaError)]
@@ -31,9 +31,9 @@ def test_a_value_is_shown_short_and_never_fails() -> None:
         def __repr__(self) -> str:
             raise ValueError
 
-    assert shown(Odd()) == "<Odd>"
-    assert shown("\ud800") == "'\\ud800'"
-    assert len(shown("x" * 1000)) == 80
+    assert format_value(Odd()) == "<Odd>"
+    assert format_value("\ud800") == "'\\ud800'"
+    assert len(format_value("x" * 1000)) == 80
 
 
 def test_hints_name_extras_that_exist_and_no_lamina_from_a_registry() -> None:

@@ -222,7 +222,7 @@ class InputError(LaminaError, ValueError):
     status = 400
 
 
-def shown(value: object, limit: int = 80) -> str:
+def format_value(value: object, limit: int = 80) -> str:
     """A value as an error message shows it: its repr, shortened, never failing."""
     try:
         text = repr(_shortened(value, [limit]))

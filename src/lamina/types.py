@@ -14,7 +14,7 @@ from lamina.text.messages import NOTHING, Phrase
 
 Role = Literal["system", "user", "assistant", "tool"]
 Trust = Literal["operator", "user", "model", "outside"]
-Fate = Literal["kept", "cut", "dropped", "degraded"]
+SegmentDecision = Literal["kept", "cut", "dropped", "degraded"]
 """What became of a piece of the context."""
 Grammar = Literal["openai", "anthropic", "gemini"]
 Layout = Literal["strict", "ledger"]
@@ -25,7 +25,7 @@ FactKind = Literal["preference", "fact", "event", "instruction"]
 DoneReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 """Why an answer ended; `other` is whatever a provider says beyond these."""
 
-Verdict = Literal["safe", "confirm", "block"]
+ToolVerdict = Literal["safe", "confirm", "block"]
 """A call runs by itself, runs after a yes, or never."""
 OutcomeState = Literal["done", "failed", "refused", "blocked"]
 Trigger = Literal["initial", "cadence", "window", "compaction", "resume", "change", "model", "workspace"]
@@ -143,7 +143,7 @@ class Segment(NamedTuple):
     trust: Trust
     tokens: int
     counter: str
-    decision: Fate
+    decision: SegmentDecision
     reason: Phrase
     start: int = 0
     end: int = 0
@@ -333,7 +333,7 @@ Event = Text | ToolCallEvent | Usage | Done
 class Decision:
     """Whether a call may run, and why. `shows` is what will run, byte for byte, with every unseen character escaped."""
 
-    verdict: Verdict
+    verdict: ToolVerdict
     reason: Phrase | str = ""
     shows: str = ""
 

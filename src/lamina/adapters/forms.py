@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from lamina.assembly.checks import check_message
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -16,7 +16,7 @@ KEEP_THINKING = "adapter.keep_thinking"
 
 def cannot(where: str | Phrase, thing: object, hint: str = "adapter.known_parts") -> MessageError:
     """The one refusal of the converters: nothing is dropped silently. `hint` is a code, or empty for none."""
-    return MessageError("adapter.cannot_convert", where=where, value=shown(thing), hint=hint)
+    return MessageError("adapter.cannot_convert", where=where, value=format_value(thing), hint=hint)
 
 
 def made(
@@ -99,9 +99,9 @@ def picture_bytes(url: str, where: str) -> tuple[bytes, str]:
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise MessageError("part.broken_base64", where=where, value=shown(url)) from None
+        raise MessageError("part.broken_base64", where=where, value=format_value(url)) from None
     if base64.b64encode(raw).decode() != data:
-        raise MessageError("part.unusual_base64", where=where, value=shown(url))
+        raise MessageError("part.unusual_base64", where=where, value=format_value(url))
     return raw, head.removeprefix("data:").removesuffix(";base64")
 
 

@@ -13,7 +13,7 @@ from lamina.adapters.forms import text_of
 from lamina.assembly.context import assemble
 from lamina.assembly.messages import StartOn
 from lamina.assembly.tokens import estimate_message_tokens
-from lamina.errors import LayerError, MessageError, shown
+from lamina.errors import LayerError, MessageError, format_value
 from lamina.ports import Count
 from lamina.types import AnyTool, Context, Lang, Layer, Message, Share
 
@@ -68,7 +68,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):  # a sequence too, of letters
-            raise LayerError("layer.bad_plan", value=shown(self.layers))
+            raise LayerError("layer.bad_plan", value=format_value(self.layers))
 
     def fit(
         self, pieces: Sequence[Piece[Origin]], *, source: str, system: str = "", tools: Sequence[AnyTool] = ()

@@ -34,7 +34,7 @@ from lamina.errors import (
     SettingsError,
     StoreDamagedError,
     StoreError,
-    shown,
+    format_value,
 )
 from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
 from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
@@ -87,14 +87,14 @@ def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, in
             key=settings.embedder_key or None,
         )
     if embedder is not None and not all(hasattr(embedder, name) for name in ("name", "dimension", "embed")):
-        raise SettingsError("embedder.not_one", value=shown(embedder))
+        raise SettingsError("embedder.not_one", value=format_value(embedder))
     return Recall(store.memories, embedder)
 
 
 def _check_principal(owner: str) -> None:
     """Names that begin with @ are lamina's own: what is kept under them speaks to everybody."""
     if owner.startswith("@"):
-        raise OwnerError("owner.reserved", name=shown(owner))
+        raise OwnerError("owner.reserved", name=format_value(owner))
 
 
 class _FileSource:

@@ -17,7 +17,7 @@ from lamina.assembly.fences import session_mark
 from lamina.assembly.prompt import mode_hint
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.assembly.wire import encode
-from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, shown
+from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, format_value
 from lamina.portable import BINARY, take_lock
 from lamina.ports import Count
 from lamina.prompts.approvals import Approvals
@@ -92,7 +92,7 @@ def counter(name: str) -> Count:
         return ESTIMATES[name]
     if name in VOCABULARIES or name.endswith(".json"):
         return exact_counter(name)
-    raise InputError("counter.unknown", name=shown(name), known=[*ESTIMATES, *VOCABULARIES])
+    raise InputError("counter.unknown", name=format_value(name), known=[*ESTIMATES, *VOCABULARIES])
 
 
 def new_mark() -> str:
@@ -200,7 +200,7 @@ def missing_files(settings: Settings) -> Iterator[SettingsError]:
             where = f"{where}: {name}" if where.startswith(FILE) else where or name
             code = "settings.file_not_regular" if os.path.exists(path) else "settings.file_missing"
             hint = "settings.restore_instructions" if name == "instructions" else ""
-            yield SettingsError(code, hint=hint, where=where, value=shown(value))
+            yield SettingsError(code, hint=hint, where=where, value=format_value(value))
 
 
 def check_files(settings: Settings) -> None:
@@ -243,7 +243,7 @@ def read_state(path: Path) -> InjectionState | None:
         return InjectionState.from_dict(fields_of(found) or {})
     except LayerError:
         raise InputError(
-            "session_file.bad_state", hint="session_file.remove", path=path.name, value=shown(found)
+            "session_file.bad_state", hint="session_file.remove", path=path.name, value=format_value(found)
         ) from None
 
 
@@ -374,7 +374,7 @@ def read_history(path: Path) -> list[AnyMessage]:
         value: Any = (fields_of(found) or {}).get("messages", found)
         if not isinstance(value, list):
             raise InputError(
-                "file.not_messages", hint="file.messages_form", path=path.name, value=shown(cast(object, value))
+                "file.not_messages", hint="file.messages_form", path=path.name, value=format_value(cast(object, value))
             )
         messages = cast("list[Any]", value)
         places = [f"{path.name}: history[{number}]" for number in range(len(messages))]
@@ -386,11 +386,13 @@ def read_history(path: Path) -> list[AnyMessage]:
 def read_tools(path: Path) -> Sequence[AnyTool]:
     value = parse_json(read_text(path), path.name)
     if not isinstance(value, list):
-        raise InputError("file.not_tools", hint="file.tools_form", path=path.name, value=shown(value))
+        raise InputError("file.not_tools", hint="file.tools_form", path=path.name, value=format_value(value))
     for number, tool in enumerate(cast("list[object]", value)):
         function = fields_of((fields_of(tool) or {}).get("function")) or {}
         if not all(isinstance(function.get(key), str) for key in ("name", "description")):
-            raise InputError("file.bad_tool", hint="file.tools_form", path=path.name, number=number, value=shown(tool))
+            raise InputError(
+                "file.bad_tool", hint="file.tools_form", path=path.name, number=number, value=format_value(tool)
+            )
     return cast("list[AnyTool]", value)
 
 
@@ -405,7 +407,7 @@ def parse_json(text: str, where: str | Phrase, hint: str = "file.messages_form")
     except RecursionError:
         raise InputError("json.too_deep", where=where) from None
     except json.JSONDecodeError as error:
-        near = shown(text[max(0, error.pos - 20) : error.pos + 20])
+        near = format_value(text[max(0, error.pos - 20) : error.pos + 20])
         raise InputError(
             "json.not_json", hint=hint, where=where, why=error.msg, line=error.lineno, column=error.colno, near=near
         ) from None

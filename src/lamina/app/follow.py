@@ -12,7 +12,7 @@ from dataclasses import replace
 from lamina.assembly.results import said_by_tool
 from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.records import FinalState, StoredMessage, TurnRecord
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
@@ -29,7 +29,7 @@ def position_of(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InputError("turn.bad_position", value=shown(text))
+        raise InputError("turn.bad_position", value=format_value(text))
     return int(text)
 
 

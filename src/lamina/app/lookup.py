@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lamina.app.app import App
 from lamina.app.files import read_history
-from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, shown
+from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, format_value
 from lamina.prompts.sources import SHARED
 from lamina.prompts.templates import supports
 from lamina.records import MAX_PHASE_CHARACTERS, Memory, Session, StoredMessage, Template, TurnRecord
@@ -50,11 +50,11 @@ async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
     if found and found[0] == begin:
         return begin
     if len(begin) < MIN_ID_CHARACTERS:
-        raise InputError("id.too_short", name=shown(begin), kind=KINDS[kind], least=MIN_ID_CHARACTERS)
+        raise InputError("id.too_short", name=format_value(begin), kind=KINDS[kind], least=MIN_ID_CHARACTERS)
     if len(found) > 1:
-        raise InputError("id.ambiguous", name=shown(begin), kind=KINDS[kind])
+        raise InputError("id.ambiguous", name=format_value(begin), kind=KINDS[kind])
     if not found:
-        raise NotFoundError(NOT_FOUND[kind], hint=ABSENT, name=shown(begin))
+        raise NotFoundError(NOT_FOUND[kind], hint=ABSENT, name=format_value(begin))
     return found[0]
 
 
@@ -78,7 +78,7 @@ async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
     rows = await store.history.messages(owner, session.session_id, after=seq - 1, before=seq + 1) if seq else ()
     if not rows:
         raise NotFoundError(
-            "message.not_in_session", number=shown(number), session=session.session_id, count=session.last_seq
+            "message.not_in_session", number=format_value(number), session=session.session_id, count=session.last_seq
         )
     return rows[0]
 
@@ -106,9 +106,11 @@ async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
         return
     apps = list(dict.fromkeys(app for t in found if t.name == name for app in t.supported_apps))
     if apps:
-        raise InputError("skill.not_enabled", hint="skill.for_other_apps", name=shown(name), apps=apps, app=apps[0])
+        raise InputError(
+            "skill.not_enabled", hint="skill.for_other_apps", name=format_value(name), apps=apps, app=apps[0]
+        )
     raise InputError(
-        "skill.not_enabled", hint="skill.known" if known else "skill.none_known", name=shown(name), known=known
+        "skill.not_enabled", hint="skill.known" if known else "skill.none_known", name=format_value(name), known=known
     )
 
 

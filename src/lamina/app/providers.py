@@ -9,7 +9,7 @@ from typing import Any
 from lamina.app.files import new_mark
 from lamina.assembly.context import assemble
 from lamina.assembly.wire import encode
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 from lamina.ports import Complete, Count, Encode, Provider
 from lamina.settings import Settings
 from lamina.text.messages import Phrase
@@ -68,7 +68,7 @@ def _check_embedded_model(model: str) -> None:
     from lamina.providers.local import FILE  # noqa: PLC0415 -- aiohttp is an extra
 
     if f"{model}.gguf" != FILE:
-        raise SettingsError("provider.no_such_model", name=shown(model))
+        raise SettingsError("provider.no_such_model", name=format_value(model))
 
 
 def window_of(settings: Settings, provider: Provider | None) -> int | None:

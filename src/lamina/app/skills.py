@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lamina.app.files import parse_json, read_text
-from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, SettingsError, shown
+from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, SettingsError, format_value
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.sources import SHARED
 from lamina.prompts.templates import FIELDS, slots_of, template_of
@@ -39,7 +39,7 @@ def _find_duplicates(templates: Sequence[Template], where: str) -> list[LaminaEr
     faults: list[LaminaError] = []
     for template in templates:
         if _key(template) in seen:
-            name, scenario = shown(template.name), shown(template.scenario)
+            name, scenario = format_value(template.name), format_value(template.scenario)
             faults.append(InputError("template.twice", where=where, name=name, scenario=scenario))
         seen.add(_key(template))
     return faults
@@ -94,12 +94,12 @@ async def find_template(store: Store, owners: Sequence[str], name: str) -> tuple
         found = [t for t in templates if t.template_id == name] or [t for t in templates if t.name == name]
         if len(found) > 1:
             ids = [f"{t.template_id} ({t.scenario})" for t in found]
-            raise InputError("template.ambiguous", name=shown(name), ids=ids)
+            raise InputError("template.ambiguous", name=format_value(name), ids=ids)
         if found:
             return owner, found[0]
     if SHARED not in owners and any(name in (t.template_id, t.name) for t in await store.templates.list(SHARED)):
-        raise NotFoundError("template.not_own", name=shown(name))
-    raise NotFoundError("template.not_found", hint=ABSENT, name=shown(name))
+        raise NotFoundError("template.not_own", name=format_value(name))
+    raise NotFoundError("template.not_found", hint=ABSENT, name=format_value(name))
 
 
 async def switch_template(store: Store, owner: str, name: str, on: bool) -> Template:
@@ -132,7 +132,7 @@ def _read_file(path: Path) -> tuple[list[Template], list[LaminaError]]:
     found: Any = parse_json(read_text(path, MAX_FILE_BYTES), path.name, hint="file.templates_form")
     if not isinstance(found, list) or not found:
         raise InputError(
-            "file.not_templates", hint="file.templates_form", path=path.name, value=shown(cast(object, found))
+            "file.not_templates", hint="file.templates_form", path=path.name, value=format_value(cast(object, found))
         )
     return _read_list(cast("list[object]", found), path.name, f"{path.name}: templates")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lamina.app.files import instruction_files, parse_json, read_text
 from lamina.assembly.checks import fields_of
-from lamina.errors import InputError, InstructionsError, SettingsError, shown
+from lamina.errors import InputError, InstructionsError, SettingsError, format_value
 from lamina.portable import HELD
 from lamina.sandbox.process import CAN_END_FAMILY
 from lamina.sandbox.sandbox import Limits, Sandbox
@@ -46,7 +46,7 @@ def built_in_tools(settings: Settings, more: Sequence[Tool] = ()) -> dict[str, T
     if settings.workspace:
         root = Path(settings.workspace)
         if not root.is_dir():
-            raise SettingsError("workspace.setting_not_folder", path=shown(str(root)))
+            raise SettingsError("workspace.setting_not_folder", path=format_value(str(root)))
         own = OwnFiles(own_files(settings))
         gate = partial(decide, root=root, closed=own)
         tools += file_tools(root, closed=own, asks=instruction_paths(settings, root))
@@ -110,6 +110,8 @@ async def _open_servers(settings: Settings) -> AsyncGenerator[Sequence[Tool], No
         raise SettingsError("package.missing", feature=feature, package=error.name, extra="mcp") from None
     config: Any = parse_json(read_text(Path(settings.mcp)), settings.mcp, hint="file.mcp_form")
     if fields_of(config) is None:
-        raise InputError("file.not_mcp", hint="file.mcp_form", path=settings.mcp, value=shown(json.dumps(config)))
+        raise InputError(
+            "file.not_mcp", hint="file.mcp_form", path=settings.mcp, value=format_value(json.dumps(config))
+        )
     async with mcp_tools(config, root=settings.workspace or ".", environ=settings.environ) as tools:
         yield tools

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from lamina.assembly.tokens import check_text
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 
 HISTORY_ROLES = ("user", "assistant", "tool")
 PLAIN = ("user", "assistant")
@@ -30,7 +30,7 @@ def check_message(message: object, where: str) -> None:
             "message.not_mapping",
             where=where,
             type=type(message).__name__,
-            value=shown(message),
+            value=format_value(message),
             hint="message.dump_model" if hasattr(message, "model_dump") else "",
         )
     role = fields.get("role")
@@ -38,7 +38,7 @@ def check_message(message: object, where: str) -> None:
         return check_text(fields["content"], f"{where}.content")
     if role not in HISTORY_ROLES:
         hint = "message.system_elsewhere" if role in ("system", "developer") else ""
-        raise MessageError("message.bad_role", where=where, value=shown(role), hint=hint)
+        raise MessageError("message.bad_role", where=where, value=format_value(role), hint=hint)
     if "content" not in fields:
         raise MessageError("message.no_content", where=where)
     calls = fields.get("tool_calls")
@@ -47,18 +47,18 @@ def check_message(message: object, where: str) -> None:
     _check_content(fields["content"], f"{where}.content", nothing=bool(calls), pictures=role == "user")
     extra = [field for field in fields if field not in FIELDS and fields[field]]
     if extra:
-        raise MessageError("message.uncounted_field", where=where, name=shown(extra[0]), known=FIELDS)
+        raise MessageError("message.uncounted_field", where=where, name=format_value(extra[0]), known=FIELDS)
     name = fields.get("name")
     if name is not None and not (isinstance(name, str) and SPEAKER.fullmatch(name)):
-        raise MessageError("message.bad_name", where=where, value=shown(name))
+        raise MessageError("message.bad_name", where=where, value=format_value(name))
     if name is not None:
         check_text(name, f"{where}.name")
     if role != "tool" and fields.get("tool_call_id") is not None:
-        raise MessageError("message.not_a_result", where=where, role=shown(role))
+        raise MessageError("message.not_a_result", where=where, role=format_value(role))
     if role == "tool":
         result = fields.get("tool_call_id")
         if not isinstance(result, str) or not result:
-            raise MessageError("message.no_call_id", where=where, value=shown(result))
+            raise MessageError("message.no_call_id", where=where, value=format_value(result))
         check_text(result, f"{where}.tool_call_id")
 
 
@@ -72,7 +72,7 @@ def _check_content(content: object, where: str, *, nothing: bool, pictures: bool
             "message.bad_content",
             where=where,
             type=type(content).__name__,
-            value=shown(content),
+            value=format_value(content),
             hint="message.none_with_calls" if content is None else "",
         )
     if not content:
@@ -87,31 +87,33 @@ def _check_part(part: object, where: str, pictures: bool) -> None:
     kind, text, image = fields.get("type"), fields.get("text"), fields_of(fields.get("image_url"))
     known = {"type", "text"} if kind == "text" else {"type", "image_url"}
     if set(fields) - known or set(image or ()) - {"url", "detail"}:
-        raise MessageError("part.unknown_fields", where=where, value=shown(part), hint="part.form")
+        raise MessageError("part.unknown_fields", where=where, value=format_value(part), hint="part.form")
     if kind == "text" and isinstance(text, str):
         return check_text(text, f"{where}.text")
     if kind == "image_url" and image is not None:
         if image.get("detail", "auto") not in ("auto", "low", "high"):
-            raise MessageError("part.bad_detail", where=where, value=shown(image["detail"]))
+            raise MessageError("part.bad_detail", where=where, value=format_value(image["detail"]))
         if not pictures:
             raise MessageError("part.picture_not_allowed", where=where)
         url = image.get("url")
         if isinstance(url, str) and PICTURE.match(url):
             return check_text(url, f"{where}.image_url.url")
-        raise MessageError("part.bad_picture_url", where=where, value=shown(url))
-    raise MessageError("part.unknown", where=where, value=shown(part), hint="part.form")
+        raise MessageError("part.bad_picture_url", where=where, value=format_value(url))
+    raise MessageError("part.unknown", where=where, value=format_value(part), hint="part.form")
 
 
 def _check_calls(calls: object, role: object, where: str) -> None:
     if role != "assistant":
-        raise MessageError("call.wrong_role", where=where, role=shown(role))
+        raise MessageError("call.wrong_role", where=where, role=format_value(role))
     if not isinstance(calls, list | tuple) or not calls:
-        raise MessageError("call.bad_list", where=where, value=shown(cast(object, calls)))
+        raise MessageError("call.bad_list", where=where, value=format_value(cast(object, calls)))
     seen: set[str] = set()
     for number, call in enumerate(cast(Sequence[object], calls)):
         identifier = _check_call(call, f"{where}.tool_calls[{number}]")
         if identifier in seen:
-            raise MessageError("call.repeated_id", where=f"{where}.tool_calls[{number}]", value=shown(identifier))
+            raise MessageError(
+                "call.repeated_id", where=f"{where}.tool_calls[{number}]", value=format_value(identifier)
+            )
         seen.add(identifier)
 
 
@@ -120,14 +122,14 @@ def _check_call(call: object, where: str) -> str:
     function = fields_of(fields.get("function"))
     strange = set(fields) - {"id", "type", "function"} or set(function or ()) - {"name", "arguments"}
     if function is None or fields.get("type") != "function" or strange:
-        raise MessageError("call.bad_form", where=where, value=shown(call))
+        raise MessageError("call.bad_form", where=where, value=format_value(call))
     identifier, name, arguments = fields.get("id"), function.get("name"), function.get("arguments")
     if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_CALL_ID_CHARACTERS:
-        raise MessageError("call.bad_id", where=where, value=shown(identifier), limit=MAX_CALL_ID_CHARACTERS)
+        raise MessageError("call.bad_id", where=where, value=format_value(identifier), limit=MAX_CALL_ID_CHARACTERS)
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        raise MessageError("call.bad_tool_name", where=where, value=shown(name))
+        raise MessageError("call.bad_tool_name", where=where, value=format_value(name))
     if not isinstance(arguments, str):
-        raise MessageError("call.bad_arguments", where=where, value=shown(arguments))
+        raise MessageError("call.bad_arguments", where=where, value=format_value(arguments))
     check_text(identifier, f"{where}.id")
     check_text(arguments, f"{where}.function.arguments")
     return identifier

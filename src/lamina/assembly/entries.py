@@ -29,7 +29,7 @@ from lamina.assembly.tokens import (
     tool_tokens,
 )
 from lamina.assembly.wire import openai_chunks
-from lamina.errors import OwnerError, PromptError, ToolError, shown
+from lamina.errors import OwnerError, PromptError, ToolError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
 from lamina.text.slices import encode_text
@@ -182,25 +182,29 @@ def _check_headings(text: str, where: Phrase, lang: Lang) -> None:
     for group in GROUPS:
         heading = group_opening(group, lang).strip()
         if group and f"\n{heading}\n" in f"\n{text}\n":
-            raise PromptError("prompt.reserved_heading", where=where, heading=shown(heading))
+            raise PromptError("prompt.reserved_heading", where=where, heading=format_value(heading))
 
 
 def _check_owner(layer: Layer, owner: str | None) -> None:
     if layer.owner is not None and layer.owner != owner:
         raise OwnerError(
-            "layer.wrong_owner", layer=layer.name, source=layer.source, owner=shown(layer.owner), expected=shown(owner)
+            "layer.wrong_owner",
+            layer=layer.name,
+            source=layer.source,
+            owner=format_value(layer.owner),
+            expected=format_value(owner),
         )
 
 
 def check_tools(tools: Sequence[AnyTool]) -> None:
     """Refuse tools that no provider would take."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.schemas_not_list", value=shown(tools))
+        raise ToolError("tool.schemas_not_list", value=format_value(tools))
     names: set[str] = set()
     for number, tool in enumerate(tools):
         name = _check_tool(tool, f"tools[{number}]")
         if name in names:
-            raise ToolError("tool.repeated_name", where=f"tools[{number}]", name=shown(name))
+            raise ToolError("tool.repeated_name", where=f"tools[{number}]", name=format_value(name))
         names.add(name)
 
 
@@ -227,11 +231,11 @@ def _check_tool(tool: object, where: str) -> str:
     name, description = function.get("name"), function.get("description")
     schema = fields_of(function.get("parameters", {"type": "object"})) or {}
     if schema.get("type") != "object" or fields_of(schema.get("properties", {})) is None:
-        raise ToolError("tool.bad_parameters", where=where, value=shown(tool))
+        raise ToolError("tool.bad_parameters", where=where, value=format_value(tool))
     if not isinstance(name, str) or not isinstance(description, str) or fields.get("type") != "function":
-        raise ToolError("tool.bad_schema", where=where, value=shown(tool))
+        raise ToolError("tool.bad_schema", where=where, value=format_value(tool))
     if not TOOL_NAME.fullmatch(name):
-        raise ToolError("tool.bad_name_at", where=where, name=shown(name), hint="tool.bad_name.hint")
+        raise ToolError("tool.bad_name_at", where=where, name=format_value(name), hint="tool.bad_name.hint")
     return name
 
 

@@ -5,7 +5,7 @@ run of one kind ends. No weight is negative, so text appended or prepended never
 It must stay a pure function of the text: no cache, no I/O, no choice of model.
 """
 
-from lamina.errors import MessageError, shown, surrogate_error
+from lamina.errors import MessageError, format_value, surrogate_error
 from lamina.text.slices import SLICE_SIZE, encode_text
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
@@ -110,7 +110,7 @@ def estimate_tokens(text: str) -> int:
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, "text") from None
     except (AttributeError, TypeError):
-        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
     if not data:
         return 0
     ascii_only = len(data) == len(text)

@@ -19,7 +19,7 @@ from typing import Literal
 
 from lamina.assembly.prompt import JOIN, check_lang, segment_opening
 from lamina.assembly.tokens import check_text
-from lamina.errors import PromptError, shown
+from lamina.errors import PromptError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.slices import SLICE_SIZE, slices
 from lamina.types import Lang
@@ -115,7 +115,7 @@ class Fence:
 
     def render(self, mark: str) -> str:
         if self.kind not in ("data", "layer"):
-            raise PromptError("fence.unknown_kind", kind=shown(self.kind))
+            raise PromptError("fence.unknown_kind", kind=format_value(self.kind))
         _check_str(self.source, Phrase("place.fence_source"))
         _check_str(self.text, Phrase("place.fence_text", source=self.source))
         tag = f"{self.kind}-{check_mark(mark)}"
@@ -189,20 +189,20 @@ def check_mark(mark: str | None) -> str:
     if mark is None:
         raise PromptError("fence.no_mark")
     if not isinstance(mark, str) or not MARK.fullmatch(mark):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise PromptError("fence.bad_mark", value=shown(mark))
+        raise PromptError("fence.bad_mark", value=format_value(mark))
     return mark
 
 
 def _check_str(text: object, where: Phrase) -> None:
     if not isinstance(text, str):
-        raise PromptError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
+        raise PromptError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
     check_text(text, where)
 
 
 def _check_parts(parts: Sequence[object], kind: type, where: Phrase) -> None:
     for part in parts:
         if not isinstance(part, kind):
-            raise PromptError("prompt.wrong_part", where=where, kind=kind.__name__, value=shown(part))
+            raise PromptError("prompt.wrong_part", where=where, kind=kind.__name__, value=format_value(part))
 
 
 def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None) -> None:
@@ -216,7 +216,7 @@ def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None)
         opening = segment_opening(name, lang or "en")
         if opening.strip() in text:
             line = text[: text.index(opening.strip())].count("\n") + 1
-            raise PromptError("prompt.reserved_segment", where=where, line=line, heading=shown(opening.strip()))
+            raise PromptError("prompt.reserved_segment", where=where, line=line, heading=format_value(opening.strip()))
 
 
 def split_updates(text: str, mark: str) -> tuple[tuple[Fence, ...], str]:
@@ -263,7 +263,7 @@ def _attributes(pairs: Iterable[tuple[str, str]]) -> str:
     shown_pairs: list[str] = []
     for name, value in pairs:
         if not NAME.fullmatch(name):
-            raise PromptError("fence.bad_attribute", name=shown(name))
+            raise PromptError("fence.bad_attribute", name=format_value(name))
         _check_str(value, Phrase("place.attribute", name=name))
         safe = escape(value, quote=True)
         if not safe.isprintable():
@@ -365,5 +365,5 @@ class _Reader:
         return found
 
     def broken(self, expected: str | Phrase) -> PromptError:
-        found = shown(self.text[self.at : self.at + 40])
+        found = format_value(self.text[self.at : self.at + 40])
         return PromptError("prompt.not_rendered", expected=expected, position=self.at, found=found)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 
 Request = Mapping[str, Any]
@@ -21,9 +21,9 @@ GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 def validate(request: Request, grammar: str = "openai") -> tuple[Phrase, ...]:
     """The problems a provider would refuse this request for; empty when there are none."""
     if not isinstance(grammar, str) or grammar not in _CHECKS:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError("grammar.unknown", name=shown(grammar), known=[*_CHECKS])
+        raise MessageError("grammar.unknown", name=format_value(grammar), known=[*_CHECKS])
     if not isinstance(request, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        return (Phrase("grammar.not_mapping", value=shown(request)),)
+        return (Phrase("grammar.not_mapping", value=format_value(request)),)
     return tuple(_CHECKS[grammar](request))
 
 
@@ -41,15 +41,15 @@ def _openai(request: Request) -> list[Phrase]:
     for index, message in enumerate(messages):
         at, role = f"messages[{index}]", message.get("role")
         if role not in ("system", "developer", "user", "assistant", "tool"):
-            problems.append(Phrase("grammar.bad_role", where=at, role=shown(role)))
+            problems.append(Phrase("grammar.bad_role", where=at, role=format_value(role)))
         if role == "tool":
             call = message.get("tool_call_id")
             if call not in open_calls:
-                problems.append(Phrase("grammar.result_without_call", where=at, call=shown(call)))
+                problems.append(Phrase("grammar.result_without_call", where=at, call=format_value(call)))
             else:
                 open_calls.remove(cast(str, call))
         elif open_calls:
-            problems.append(Phrase("grammar.calls_without_results_at", where=at, calls=shown(open_calls)))
+            problems.append(Phrase("grammar.calls_without_results_at", where=at, calls=format_value(open_calls)))
             open_calls = []
         calls = _items(message.get("tool_calls"))
         if message.get("tool_calls") is not None and not calls:
@@ -58,7 +58,7 @@ def _openai(request: Request) -> list[Phrase]:
         problems += _openai_calls(calls, role, at)
         problems += _openai_content(message, role, at, bool(calls))
     if open_calls:
-        problems.append(Phrase("grammar.calls_without_results", calls=shown(open_calls)))
+        problems.append(Phrase("grammar.calls_without_results", calls=format_value(open_calls)))
     tools = [tool.get("function") for tool in _items(request.get("tools"))]
     problems += [issue for function in tools for issue in _tool_name(function, OPENAI_NAME)]
     if any(tool.get("type") != "function" for tool in _items(request.get("tools"))):
@@ -67,7 +67,7 @@ def _openai(request: Request) -> list[Phrase]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else shown(value)
+    return value if isinstance(value, str) else format_value(value)
 
 
 def _openai_calls(calls: list[Mapping[str, Any]], role: object, at: str) -> list[Phrase]:
@@ -94,7 +94,7 @@ def _openai_content(message: Request, role: object, at: str, calls: bool) -> lis
     kinds = {str(part.get("type")) for part in parts}
     allowed = {"text", "image_url"} if role == "user" else {"text"}
     if not parts and content != []:
-        return [Phrase("grammar.bad_content", where=at, value=shown(content))]
+        return [Phrase("grammar.bad_content", where=at, value=format_value(content))]
     if content == []:
         return [Phrase("grammar.empty", where=f"{at}.content")]
     if kinds - allowed:
@@ -111,14 +111,16 @@ def _url(image: object) -> bool:
 def _tool_name(function: object, pattern: re.Pattern[str]) -> list[Phrase]:
     name = cast(Request, function).get("name") if isinstance(function, Mapping) else None
     return (
-        [] if isinstance(name, str) and pattern.fullmatch(name) else [Phrase("grammar.bad_tool_name", name=shown(name))]
+        []
+        if isinstance(name, str) and pattern.fullmatch(name)
+        else [Phrase("grammar.bad_tool_name", name=format_value(name))]
     )
 
 
 def _twice(tools: Sequence[object]) -> list[Phrase]:
     names = [_text(cast(Request, tool).get("name")) for tool in tools if isinstance(tool, Mapping)]
     return [
-        Phrase("grammar.repeated_tool_name", name=shown(name))
+        Phrase("grammar.repeated_tool_name", name=format_value(name))
         for name in sorted({n for n in names if names.count(n) > 1})
     ]
 
@@ -135,7 +137,7 @@ def _anthropic(request: Request) -> list[Phrase]:
     for index, message in enumerate(messages):
         at, role = f"messages[{index}]", message.get("role")
         if role not in ("user", "assistant"):
-            problems.append(Phrase("grammar.bad_role", where=at, role=shown(role)))
+            problems.append(Phrase("grammar.bad_role", where=at, role=format_value(role)))
         content = message.get("content")
         blocks = _items([{"type": "text", "text": content}] if isinstance(content, str) else content)
         if not blocks:
@@ -143,11 +145,13 @@ def _anthropic(request: Request) -> list[Phrase]:
         problems += _anthropic_results(blocks, role, waiting, at)
         uses = [block for block in blocks if block.get("type") == "tool_use"]
         waiting = [_text(block.get("id")) for block in uses]
-        problems += [Phrase("grammar.repeated_call_id", where=at, call=shown(use)) for use in waiting if use in seen]
+        problems += [
+            Phrase("grammar.repeated_call_id", where=at, call=format_value(use)) for use in waiting if use in seen
+        ]
         seen.update(waiting)
         problems += [issue for block in blocks for issue in _anthropic_block(block, role, at)]
     if waiting:
-        problems.append(Phrase("grammar.calls_without_results", calls=shown(waiting)))
+        problems.append(Phrase("grammar.calls_without_results", calls=format_value(waiting)))
     system = request.get("system")
     for block in [] if isinstance(system, str) else _items(system):
         problems += _anthropic_block(block, "user", "system")
@@ -157,7 +161,7 @@ def _anthropic(request: Request) -> list[Phrase]:
         problems += _tool_name(tool, ANTHROPIC_NAME)
         schema = tool.get("input_schema")
         if not isinstance(schema, Mapping) or cast(Request, schema).get("type") != "object":
-            problems.append(Phrase("grammar.no_input_schema", name=shown(tool.get("name"))))
+            problems.append(Phrase("grammar.no_input_schema", name=format_value(tool.get("name"))))
     marks = _count_marks(request)
     return (
         problems
@@ -180,7 +184,7 @@ def _anthropic_results(blocks: list[Mapping[str, Any]], role: object, waiting: l
 
 
 def _mismatch(where: str, results: list[str], calls: list[str]) -> Phrase:
-    return Phrase("grammar.results_mismatch", where=where, results=shown(results), calls=shown(calls))
+    return Phrase("grammar.results_mismatch", where=where, results=format_value(results), calls=format_value(calls))
 
 
 def _anthropic_block(block: Mapping[str, Any], role: object, at: str) -> list[Phrase]:
@@ -192,7 +196,7 @@ def _anthropic_block(block: Mapping[str, Any], role: object, at: str) -> list[Ph
         if role != "assistant" or not isinstance(block.get("input"), Mapping):
             return [Phrase("grammar.bad_tool_use", where=at)]
         if not ANTHROPIC_NAME.fullmatch(_text(block.get("id"))):
-            return [Phrase("grammar.bad_call_id", where=at, call=shown(block.get("id")))]
+            return [Phrase("grammar.bad_call_id", where=at, call=format_value(block.get("id")))]
         return _tool_name(block, ANTHROPIC_NAME)
     if kind == "tool_result":
         return [issue for inner in _items(block.get("content")) for issue in _anthropic_block(inner, "user", at)]
@@ -200,7 +204,7 @@ def _anthropic_block(block: Mapping[str, Any], role: object, at: str) -> list[Ph
         return []
     if kind in ("thinking", "redacted_thinking", "document"):
         return []
-    return [Phrase("grammar.bad_block_type", where=at, type=shown(kind))]
+    return [Phrase("grammar.bad_block_type", where=at, type=format_value(kind))]
 
 
 def _count_marks(request: Request) -> int:
@@ -235,7 +239,7 @@ def _gemini(request: Request) -> list[Phrase]:
             problems.append(Phrase("grammar.empty", where=f"{at}.parts"))
         problems += [issue for part in parts for issue in _gemini_part(part, at)]
     if waiting:
-        problems.append(Phrase("grammar.calls_without_results", calls=shown(waiting)))
+        problems.append(Phrase("grammar.calls_without_results", calls=format_value(waiting)))
     for tool in _items(request.get("tools")):
         declarations = _items(tool.get("functionDeclarations"))
         problems += _twice(declarations)
@@ -250,7 +254,7 @@ def _names(calls: Sequence[Any]) -> list[str]:
 def _gemini_turn(turn: str, before: str, role: object, at: str) -> list[Phrase]:
     """Who may speak after whom."""
     if role not in ("user", "model"):
-        return [Phrase("grammar.bad_role", where=at, role=shown(role))]
+        return [Phrase("grammar.bad_role", where=at, role=format_value(role))]
     if turn == "calls" and (role != "model" or before not in ("user", "results")):
         return [Phrase("grammar.misplaced_call", where=at)]
     if turn == "results" and (role != "user" or before != "calls"):
@@ -276,7 +280,7 @@ def _gemini_part(part: Mapping[str, Any], at: str) -> list[Phrase]:
     return (
         []
         if "inlineData" in part or "fileData" in part
-        else [Phrase("grammar.bad_part", where=at, fields=shown(list(part)))]
+        else [Phrase("grammar.bad_part", where=at, fields=format_value(list(part)))]
     )
 
 

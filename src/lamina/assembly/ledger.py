@@ -50,7 +50,7 @@ from lamina.assembly.told import (
     was_skipped,
 )
 from lamina.assembly.window import CallTracker, check_low_water, room_for_history
-from lamina.errors import LayerError, MessageError, PromptError, shown
+from lamina.errors import LayerError, MessageError, PromptError, format_value
 from lamina.ports import Count
 from lamina.text.messages import NOTHING, Phrase
 from lamina.types import (
@@ -120,7 +120,7 @@ class Ledger:
         older: int = 0,
     ) -> None:
         if layout not in ("strict", "ledger"):
-            raise LayerError("ledger.unknown_layout", name=shown(layout))
+            raise LayerError("ledger.unknown_layout", name=format_value(layout))
         check_start_on(start_on)
         check_lang(lang)
         check_counter(count)
@@ -478,7 +478,7 @@ def _check_sources(layers: Sequence[Layer]) -> None:
     seen: set[Key] = set()
     for layer in ordered(layers):
         if key_of(layer) in seen:
-            raise LayerError("layer.repeated_source", name=layer.name, source=shown(layer.source))
+            raise LayerError("layer.repeated_source", name=layer.name, source=format_value(layer.source))
         seen.add(key_of(layer))
 
 

@@ -17,7 +17,7 @@ from lamina.assembly.tokens import (
     per_request,
     text_tokens,
 )
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.ports import Count
 from lamina.text.slices import utf8_size
 from lamina.types import AnyMessage, Dropped, Message, ToolOutput
@@ -82,7 +82,7 @@ def build_llm_messages(
     check_start_on(start_on)
     if not isinstance(system_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError(
-            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=shown(system_prompt)
+            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=format_value(system_prompt)
         )
     system = cast(Message, {"role": "system", "content": system_prompt})
     current = cast(Message, {"role": "user", "content": current_user_message})
@@ -120,7 +120,7 @@ def _copy_nested(value: object) -> object:
 
 def check_start_on(start_on: object) -> None:
     if start_on not in (None, "user"):
-        raise MessageError("history.bad_start_on", value=shown(start_on))
+        raise MessageError("history.bad_start_on", value=format_value(start_on))
 
 
 def check_history(history: object) -> Sequence[AnyMessage]:
@@ -129,7 +129,7 @@ def check_history(history: object) -> Sequence[AnyMessage]:
         return cast(Sequence[AnyMessage], history)
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
         found = cast(object, history)
-        raise MessageError("history.not_list", type=type(found).__name__, value=shown(found))
+        raise MessageError("history.not_list", type=type(found).__name__, value=format_value(found))
     return list(cast(Sequence[AnyMessage], history))
 
 
@@ -171,7 +171,10 @@ def longest_suffix(
     else:
         if pending:
             raise MessageError(
-                "history.result_without_call", where="history[0]", call=shown(pending[-1]), hint="history.keep_call"
+                "history.result_without_call",
+                where="history[0]",
+                call=format_value(pending[-1]),
+                hint="history.keep_call",
             )
     return start, kept
 
@@ -194,12 +197,12 @@ def _match_calls(message: AnyMessage, pending: list[str], index: int) -> None:
     calls, results = [call["id"] for call in message.get("tool_calls") or ()], set(pending)
     missing = [call for call in calls if call not in results]
     if missing:
-        raise MessageError("history.call_without_result", where=f"history[{index}]", call=shown(missing[0]))
+        raise MessageError("history.call_without_result", where=f"history[{index}]", call=format_value(missing[0]))
     orphans = results.difference(calls)
     if orphans:
         first = next(result for result in reversed(pending) if result in orphans)
-        raise MessageError("history.result_without_call", where=f"history[{index + 1}]", call=shown(first))
+        raise MessageError("history.result_without_call", where=f"history[{index + 1}]", call=format_value(first))
     if len(pending) > len(calls):
         twice = next(result for result in pending if pending.count(result) > 1)
-        raise MessageError("history.second_result", where=f"history[{index + 1}]", call=shown(twice))
+        raise MessageError("history.second_result", where=f"history[{index + 1}]", call=format_value(twice))
     pending.clear()

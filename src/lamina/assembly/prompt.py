@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from lamina.assembly.tokens import check_text
-from lamina.errors import LayerError, shown
+from lamina.errors import LayerError, format_value
 from lamina.text.messages import LANGUAGES, Phrase
 from lamina.types import GROUPS, LAYERS, Lang, Layer, Trust
 
@@ -31,7 +31,7 @@ MODE_HINTS = {
 def mode_hint(mode: str) -> str:
     """The hint of a mode (P4)."""
     if mode not in MODE_HINTS:
-        raise LayerError("tool.no_such_mode", mode=shown(mode), known=list(MODE_HINTS), hint="tool.modes")
+        raise LayerError("tool.no_such_mode", mode=format_value(mode), known=list(MODE_HINTS), hint="tool.modes")
     return MODE_HINTS[mode]
 
 
@@ -64,14 +64,14 @@ def assemble_system_prompt(
 
 def check_layer_text(text: object, where: str | Phrase) -> None:
     if not isinstance(text, str):
-        raise LayerError("text.not_text", where=where, type=type(text).__name__, value=shown(text))
+        raise LayerError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
     check_text(text, where)
 
 
 def ordered(layers: Sequence[Layer]) -> list[Layer]:
     """The layers that have text, in the fixed order; those of one name keep the order they came in."""
     if isinstance(layers, str) or not isinstance(layers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.not_list", type=type(layers).__name__, value=shown(layers))
+        raise LayerError("layer.not_list", type=type(layers).__name__, value=format_value(layers))
     for number, layer in enumerate(layers):
         _check_layer(layer, f"layers[{number}]")
     kept = [layer for layer in layers if layer.text and not layer.text.isspace()]
@@ -80,20 +80,22 @@ def ordered(layers: Sequence[Layer]) -> list[Layer]:
 
 def _check_layer(layer: Layer, where: str) -> None:
     if not isinstance(layer, Layer):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.not_layer", where=where, type=type(layer).__name__, value=shown(layer))
+        raise LayerError("layer.not_layer", where=where, type=type(layer).__name__, value=format_value(layer))
     if layer.name not in LAYERS:
-        raise LayerError("layer.unknown_name", where=where, name=shown(layer.name), known=LAYERS)
+        raise LayerError("layer.unknown_name", where=where, name=format_value(layer.name), known=LAYERS)
     if layer.trust not in TRUSTS:  # a slip here would leave text from outside without its fence
-        raise LayerError("layer.unknown_trust", where=where, name=shown(layer.trust), known=TRUSTS)
+        raise LayerError("layer.unknown_trust", where=where, name=format_value(layer.trust), known=TRUSTS)
     if not isinstance(layer.source, str) or not isinstance(layer.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise LayerError("layer.bad_origin", where=where, source=shown(layer.source), owner=shown(layer.owner))
+        raise LayerError(
+            "layer.bad_origin", where=where, source=format_value(layer.source), owner=format_value(layer.owner)
+        )
     check_text(layer.source, f"{where}.source")
     check_layer_text(layer.text, Phrase("place.layer", layer=layer.name, source=layer.source))
 
 
 def check_lang(lang: str) -> None:
     if lang not in LANGUAGES:
-        raise LayerError("layer.unknown_language", lang=shown(lang), known=LANGUAGES)
+        raise LayerError("layer.unknown_language", lang=format_value(lang), known=LANGUAGES)
 
 
 def segment_opening(name: str, lang: Lang = "en") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.slices import SLICE_SIZE
 from lamina.types import Context, Receipt, Segment
@@ -82,7 +82,7 @@ def predicted_prefix(before: Receipt, after: Receipt, reported: int = 0) -> int:
 def _receipt(given: Receipt | Context) -> Receipt:
     found = given.receipt if isinstance(given, Context) else given
     if not isinstance(found, Receipt):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError("receipt.not_receipt", value=shown(found))
+        raise MessageError("receipt.not_receipt", value=format_value(found))
     return found
 
 

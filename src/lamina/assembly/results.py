@@ -8,7 +8,7 @@ import re
 import unicodedata
 
 from lamina.assembly.fences import ATTRIBUTES, Fence, Hint
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.types import AnyMessage, OutcomeState, ResultHint, ToolOutput
 
 MAX_CHARS = 8_000
@@ -23,9 +23,9 @@ def tool_result(
 ) -> ToolOutput:
     """The content of a tool message. Output over `max_chars` is cut at a character people see as one."""
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.bad_max_chars", tool=tool, value=shown(max_chars))
+        raise ToolError("tool.bad_max_chars", tool=tool, value=format_value(max_chars))
     if not isinstance(output, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=shown(output))
+        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=format_value(output))
     shown_part = clip(output, max_chars)
     if len(shown_part) == len(output):
         return ToolOutput(output, tool, state=state)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from lamina.errors import LayerError, shown
+from lamina.errors import LayerError, format_value
 from lamina.text.messages import NOTHING, Phrase
-from lamina.types import Fate, Layer, Share
+from lamina.types import Layer, SegmentDecision, Share
 
 GIVES_WAY = ("collected", "summary", "memory", "context", "session", "skill", "scenario")
 """Who gives way, in this order; all others always stay. Trusted layers never go before untrusted ones."""
@@ -26,7 +26,7 @@ class Fitted(NamedTuple):
     """A layer in the form in which it goes out (or does not), and why."""
 
     layer: Layer
-    decision: Fate = "kept"
+    decision: SegmentDecision = "kept"
     reason: Phrase = NOTHING
 
 
@@ -34,9 +34,9 @@ def check_shares(shares: Mapping[str, Share]) -> None:
     known = (*GIVES_WAY, HISTORY)
     for name, share in shares.items():
         if name not in known:
-            raise LayerError("layer.no_share", name=shown(name), known=known)
+            raise LayerError("layer.no_share", name=format_value(name), known=known)
         if not isinstance(share, Share):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise LayerError("layer.bad_share", name=name, value=shown(share))
+            raise LayerError("layer.bad_share", name=name, value=format_value(share))
 
 
 def fit_layers(

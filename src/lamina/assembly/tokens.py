@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from lamina.assembly.images import image_tokens
-from lamina.errors import BudgetError, CounterError, MessageError, shown, surrogate_error
+from lamina.errors import BudgetError, CounterError, MessageError, format_value, surrogate_error
 from lamina.ports import Count
 from lamina.text.messages import Phrase
 from lamina.text.slices import utf8_size, write_json
@@ -25,7 +25,7 @@ def estimate_message_tokens(text: str) -> int:
     except UnicodeEncodeError as error:
         raise surrogate_error(text, error, "text") from None
     except AttributeError:
-        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=shown(text)) from None
+        raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
 
 
 def check_text(text: str, where: str | Phrase) -> None:
@@ -39,11 +39,11 @@ def check_text(text: str, where: str | Phrase) -> None:
 def check_budget(budget: object, name: str = "max_token_budget") -> float:
     """A budget is a finite number of at least 0 (M5); anything else is refused with its value."""
     if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise BudgetError("budget.not_number", name=name, type=type(budget).__name__, value=shown(budget))
+        raise BudgetError("budget.not_number", name=name, type=type(budget).__name__, value=format_value(budget))
     if isinstance(budget, float) and not math.isfinite(budget):
-        raise BudgetError("budget.not_finite", name=name, value=shown(budget))
+        raise BudgetError("budget.not_finite", name=name, value=format_value(budget))
     if budget < 0:
-        raise BudgetError("budget.negative", name=name, value=shown(budget))
+        raise BudgetError("budget.negative", name=name, value=format_value(budget))
     return budget
 
 
@@ -56,7 +56,7 @@ def counter_name(count: Count) -> str:
 def check_count(value: object, count: Count) -> int:
     """A counter's answer must be a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CounterError("counter.bad_count", name=shown(counter_name(count)), value=shown(value))
+        raise CounterError("counter.bad_count", name=format_value(counter_name(count)), value=format_value(value))
     return value
 
 
@@ -114,13 +114,13 @@ def compact(value: object) -> str:
         text = write_json(value)
         utf8_size(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise MessageError("value.not_json", value=shown(value), why=shown(str(error))) from None
+        raise MessageError("value.not_json", value=format_value(value), why=format_value(str(error))) from None
     return text
 
 
 def check_counter(count: object) -> None:
     if not callable(count):
-        raise CounterError("counter.not_callable", value=shown(count))
+        raise CounterError("counter.not_callable", value=format_value(count))
 
 
 MIN_FACTOR = 0.75
@@ -148,7 +148,7 @@ class Calibration:
         """Take in one request: what we estimated and what the provider says it was."""
         for name, value in (("estimated", estimated), ("reported", reported)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- comes from a provider's JSON
-                raise CounterError("counter.bad_usage", name=name, value=shown(value))
+                raise CounterError("counter.bad_usage", name=name, value=format_value(value))
         if not estimated or not reported:
             return self
         bounded = min(max(reported, estimated / 4), estimated * 4)

@@ -7,7 +7,7 @@ Within a turn each request extends the one before, so only what it adds is writt
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.slices import decode_text, encode_text
 from lamina.types import Dropped, Receipt, Segment, Trigger, text_hash
@@ -81,5 +81,5 @@ def unpack(trace: Mapping[str, Any], texts: Mapping[str, str]) -> list[Receipt]:
 
 def _requests(trace: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     if trace.get("form") != FORM or "requests" not in trace:
-        raise MessageError("trace.unknown_form", value=shown(dict(trace)))
+        raise MessageError("trace.unknown_form", value=format_value(dict(trace)))
     return trace["requests"]

@@ -26,7 +26,7 @@ from lamina.assembly.tokens import (
     per_message,
     per_request,
 )
-from lamina.errors import BudgetError, MessageError, OpenCallsError, shown
+from lamina.errors import BudgetError, MessageError, OpenCallsError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Message
@@ -37,7 +37,7 @@ def check_low_water(low_water: object) -> float | None:
     if low_water is None:
         return None
     if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water <= 1:
-        raise BudgetError("budget.bad_low_water", value=shown(low_water))
+        raise BudgetError("budget.bad_low_water", value=format_value(low_water))
     return float(low_water)
 
 
@@ -60,9 +60,11 @@ class CallTracker:
         if message["role"] == "tool":
             call = message["tool_call_id"]
             if call not in self.open:
-                waiting = [*map(shown, self.open)]
+                waiting = [*map(format_value, self.open)]
                 hint = "" if waiting else "call.none_waiting"
-                raise MessageError("call.unexpected_result", where=where, call=shown(call), waiting=waiting, hint=hint)
+                raise MessageError(
+                    "call.unexpected_result", where=where, call=format_value(call), waiting=waiting, hint=hint
+                )
             del self.open[call]
             return
         self.check(where)
@@ -70,7 +72,7 @@ class CallTracker:
 
     def check(self, where: str | Phrase) -> None:
         if self.open:
-            raise OpenCallsError("call.still_open", where=where, call=shown(next(iter(self.open))))
+            raise OpenCallsError("call.still_open", where=where, call=format_value(next(iter(self.open))))
 
 
 class Window:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from lamina.assembly.grammar import validate
 from lamina.assembly.prompt import JOIN
 from lamina.assembly.tokens import compact
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.slices import decode_text, encode_text, read_json, slices
 from lamina.types import Context, Grammar, Message, Receipt, Segment, Span
@@ -107,9 +107,9 @@ def quoted(text: str) -> str:
 def encode(context: Context, grammar: Grammar = "openai") -> Receipt:
     """The request of one grammar as bytes, and where each of them came from."""
     if grammar not in GRAMMARS:
-        raise MessageError("grammar.unknown", name=shown(grammar), known=GRAMMARS)
+        raise MessageError("grammar.unknown", name=format_value(grammar), known=GRAMMARS)
     if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError("request.not_a_context", value=shown(context))
+        raise MessageError("request.not_a_context", value=format_value(context))
     if grammar == context.receipt.grammar:
         return context.receipt
     left_out = [s for s in context.receipt.segments if s.decision == "dropped" and s.layer == "history"]
@@ -402,5 +402,5 @@ def _mime_type(url: str) -> str:
     ending = url.partition("?")[0].rpartition(".")[2].lower()
     kind = {"png": "png", "webp": "webp", "gif": "gif", "jpg": "jpeg", "jpeg": "jpeg"}.get(ending)
     if kind is None:
-        raise MessageError("part.unknown_picture_type", value=shown(url))
+        raise MessageError("part.unknown_picture_type", value=format_value(url))
     return f"image/{kind}"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from lamina.cli.say import Say, escape_json, visible
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.settings import Settings, load_settings
 from lamina.settings.readers import read_store
 from lamina.text.messages import Phrase, Value
@@ -173,7 +173,7 @@ def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None, *
 
 def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
     if value is not None and value not in choices:
-        raise InputError("option.unknown_choice", option=option, value=shown(value), choices=choices)
+        raise InputError("option.unknown_choice", option=option, value=format_value(value), choices=choices)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

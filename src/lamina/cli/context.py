@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from lamina.app.files import Sources, assemble_files, render_request
 from lamina.cli.call import Call, Commands, argument, check_choice, flag, option, show_json, warn
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.settings import Settings, load_settings
 from lamina.types import Context
 
@@ -88,7 +88,7 @@ def _assemble_session(
     for each in values:
         name, sign, value = each.partition("=")
         if not sign or not name.strip():
-            raise InputError("option.bad_value_pair", value=shown(each))
+            raise InputError("option.bad_value_pair", value=format_value(each))
         filled[name.strip()] = value
 
     async def build() -> Context:
@@ -123,6 +123,6 @@ def _settings(budget: str | None, changes: dict[str, str | None]) -> Settings:
     check_choice("--for", changes["grammar"], ("openai", "anthropic", "gemini"))
     check_choice("--prompt-lang", changes["prompt_lang"], ("en", "zh"))
     if budget is not None and not re.fullmatch(r"[0-9]{1,15}", budget):
-        raise InputError("option.not_tokens", option="--budget", value=shown(budget))
+        raise InputError("option.not_tokens", option="--budget", value=format_value(budget))
     values: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     return replace(settings, **values, **({} if budget is None else {"budget": int(budget)}))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from lamina.cli.call import Call, Commands, Json, argument, check_choice, option, show_json
 from lamina.cli.common import format_time, one_line, page, short_id, styled, table
 from lamina.cli.say import Say
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.records import ApiKey
 
 SCOPES = ("chat", "read", "write", "metrics")
@@ -83,7 +83,7 @@ async def new(
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text.strip())
     if not found or not int(found[1]):
-        raise InputError("option.bad_duration", option="--expires", value=shown(text))
+        raise InputError("option.bad_duration", option="--expires", value=format_value(text))
     return int(found[1]) * UNIT_SECONDS[found[2]]
 
 
@@ -102,5 +102,5 @@ def _complete_id(begin: str, known: list[str]) -> str:
     """The one id that begins so; if there is none, the store says so."""
     found = [key_id for key_id in known if key_id.startswith(begin)] if len(begin) >= LEAST_ID_CHARACTERS else []
     if len(found) > 1:
-        raise InputError("key.ambiguous", id=shown(begin))
+        raise InputError("key.ambiguous", id=format_value(begin))
     return found[0] if found else begin

@@ -8,7 +8,7 @@ from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, option, s
 from lamina.cli.common import format_time, one_line, page, pairs, short_id, styled, table
 from lamina.cli.say import Say
 from lamina.cli.sessions import DEFAULT_LIMIT, Limit, join_words, mark_hits
-from lamina.errors import InputError, NotFoundError, SettingsError, shown
+from lamina.errors import InputError, NotFoundError, SettingsError, format_value
 from lamina.records import Memory
 
 COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruction": "green"}
@@ -199,7 +199,7 @@ async def profile(
             await app.store.profile.set(call.user, {name: value})
         values = await app.memory(call.user).profile()
     if name is not None and not unset and name not in values:
-        raise NotFoundError("profile.unknown", name=shown(name), names=list(values) or ["—"])
+        raise NotFoundError("profile.unknown", name=format_value(name), names=list(values) or ["—"])
     if name is not None and unset:
         call.tell("cli.profile.unset", name=name)
     elif as_json:

@@ -24,7 +24,7 @@ from lamina.app.providers import with_model
 from lamina.app.store_admin import hide_password
 from lamina.cli.call import Call, Commands, check_choice, flag, option, run, warn_of_rules
 from lamina.cli.say import Say, visible
-from lamina.errors import InputError, SettingsError, shown
+from lamina.errors import InputError, SettingsError, format_value
 from lamina.portable import handle_signal
 from lamina.settings import Settings
 from lamina.settings.environment import child_environment
@@ -72,10 +72,10 @@ def _check_names(names: tuple[str, ...], origins: tuple[str, ...]) -> None:
     """A slip here would only be seen as requests that are refused."""
     for name in names:
         if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", name):
-            raise InputError("option.bad_host_name", value=shown(name))
+            raise InputError("option.bad_host_name", value=format_value(name))
     for origin in origins:
         if not re.fullmatch(r"https?://[\w.:\[\]-]+/?", origin):
-            raise InputError("option.bad_origin", value=shown(origin))
+            raise InputError("option.bad_origin", value=format_value(origin))
 
 
 def _split_names(text: str) -> tuple[str, ...]:

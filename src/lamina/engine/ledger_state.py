@@ -18,7 +18,7 @@ from lamina.engine.state import Runtime
 from lamina.memory.service import Recalled, memory_layers
 from lamina.records import Memory, Turn
 from lamina.text.messages import Phrase
-from lamina.types import LAYERS, AnyTool, Context, Fate, Layer, Message, Trust, text_hash
+from lamina.types import LAYERS, AnyTool, Context, Layer, Message, SegmentDecision, Trust, text_hash
 
 KEY = "ledger"
 """Where it is kept in a session's runtime."""
@@ -27,7 +27,7 @@ NUMBER_LIMIT = 2**53
 FIELDS: Mapping[str, type] = {
     "epoch": int, "change": int, "start": int, "size": int, "digest": str, "tools": str, "form": str,
 }  # fmt: skip
-CHANGES, DECISIONS = ("added", "replaces", "removed", "again", THIS_TURN), get_args(Fate)
+CHANGES, DECISIONS = ("added", "replaces", "removed", "again", THIS_TURN), get_args(SegmentDecision)
 COMPACTED = Phrase("reason.compacted")
 FOLDED = Phrase("reason.steps_folded")
 FORGOTTEN, EDITED, REPLACED = (

@@ -39,7 +39,7 @@ from lamina.engine.handle import TurnHandle
 from lamina.engine.ledger_state import KEY as LEDGER
 from lamina.engine.state import DEGRADED, Compaction, Runtime
 from lamina.engine.work import Limits, TurnState, ending, plausible_usage, read_user_words, status_of, usage, written
-from lamina.errors import CompactionError, LaminaError, LeaseError, LimitError, MessageError, StoreError, shown
+from lamina.errors import CompactionError, LaminaError, LeaseError, LimitError, MessageError, StoreError, format_value
 from lamina.ports import Ask, Complete, HistoryRows, Provider
 from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
 from lamina.text.messages import Phrase
@@ -153,7 +153,7 @@ class Engine:
         """A caller's tools have names of their own."""
         ours = {tool.name for tool in self.builder.tools(turn) or ()}
         if twice := sorted(ours & turn.given.tool_names):
-            raise MessageError("tool.name_taken", name=shown(twice[0]))
+            raise MessageError("tool.name_taken", name=format_value(twice[0]))
 
     @property
     def here(self) -> Set[str]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.gateway.http import HttpError
 from lamina.text.slices import MAX_LOOP_SIZE, JsonReader
 
@@ -23,7 +23,7 @@ SLICE_BYTES = MAX_LOOP_SIZE
 
 
 def _refuse_twice(name: str) -> NoReturn:
-    raise HttpError(400, "body.repeated_name", hint="body.send_json", name=shown(name))
+    raise HttpError(400, "body.repeated_name", hint="body.send_json", name=format_value(name))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise HttpError(400, "body.number_too_large", hint="body.send_json", number=shown(text))
+        raise HttpError(400, "body.number_too_large", hint="body.send_json", number=format_value(text))
     return number
 
 
@@ -56,7 +56,7 @@ def read_json(pieces: bytes | Sequence[bytes], media: str) -> Any:
     kind = media.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         code = "body.not_json_type" if media else "body.no_type"
-        raise HttpError(415, code, hint="body.send_json_type", kind="media", media=shown(media))
+        raise HttpError(415, code, hint="body.send_json_type", kind="media", media=format_value(media))
     pieces = [pieces] if isinstance(pieces, bytes) else pieces
     text = _decoded(pieces)
     try:

@@ -7,7 +7,7 @@ another's page in our user's browser.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.gateway.http import HttpError
 from lamina.gateway.options import LOOPBACK_NAMES, Options
 
@@ -74,7 +74,7 @@ class Guard:
             raise _too_long(limit)
         coding = headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
-            raise HttpError(415, "body.compressed", kind="media", coding=shown(coding))
+            raise HttpError(415, "body.compressed", kind="media", coding=format_value(coding))
         message = await receive()
         if message.get("more_body"):
             return await self._pieces(message, receive, limit)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 LogLevel = Literal["off", "info", "debug"]
@@ -53,9 +53,9 @@ def listen_place(text: str) -> tuple[str, int]:
     """`127.0.0.1:8765`, `[::1]:8765`, `localhost:0` as an address and a port; port 0 takes a free one."""
     address, sign, port = text.rpartition(":")
     if not sign or not address or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form", value=shown(text))
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form", value=format_value(text))
     if address.startswith("[") != address.endswith("]") or (":" in address and not address.startswith("[")):
-        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form_ipv6", value=shown(text))
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form_ipv6", value=format_value(text))
     return address, int(port)
 
 

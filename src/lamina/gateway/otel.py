@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 from lamina.records import TurnRecord
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
@@ -105,7 +105,7 @@ def telemetry(environ: Mapping[str, str], provider: str, model: str) -> Telemetr
     elif wanted == "otlp":
         spans, metrics = _otlp()
     else:
-        raise SettingsError("otel.bad_exporter", value=shown(wanted))
+        raise SettingsError("otel.bad_exporter", value=format_value(wanted))
     tracers = TracerProvider(resource=resource)
     tracers.add_span_processor(BatchSpanProcessor(spans))
     meters = MeterProvider([PeriodicExportingMetricReader(metrics)], resource=resource)

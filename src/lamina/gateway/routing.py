@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.gateway.http import ErrorForm, HttpError, Route, not_found
 from lamina.gateway.shapes import compile_query, compile_schema
 
@@ -100,7 +100,7 @@ def no_route() -> HttpError:
 class MethodError(HttpError):
     def __init__(self, method: str, allowed: list[str]) -> None:
         self.allowed = ", ".join(allowed)
-        super().__init__(405, "gateway.wrong_method", kind="method", method=shown(method)[1:-1], allowed=allowed)
+        super().__init__(405, "gateway.wrong_method", kind="method", method=format_value(method)[1:-1], allowed=allowed)
 
 
 def error_form_of(path: str) -> ErrorForm:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.gateway.http import HttpError, Schema
 from lamina.text.messages import Phrase, Value
 
@@ -50,7 +50,7 @@ Check = Callable[[Any], Fault | None]
 
 
 def _unexpected(value: object, wanted: Phrase) -> Fault:
-    return Fault("body.wrong_value", {"value": shown(value, SHOWN_CHARACTERS), "wanted": wanted})
+    return Fault("body.wrong_value", {"value": format_value(value, SHOWN_CHARACTERS), "wanted": wanted})
 
 
 def _either(choices: Iterable[Phrase]) -> Phrase:
@@ -106,7 +106,7 @@ def compile_query(schemas: Mapping[str, Schema]) -> Callable[[bytes], dict[str, 
         found: dict[str, Any] = {}
         for name, text in _read_pairs(raw) if raw else ():
             if name not in checks:
-                raise HttpError(400, "query.unknown", hint=hint, name=shown(name, SHOWN_CHARACTERS))
+                raise HttpError(400, "query.unknown", hint=hint, name=format_value(name, SHOWN_CHARACTERS))
             if name in found:
                 raise HttpError(400, "query.repeated", name=name)
             if "\0" in text:
@@ -205,9 +205,9 @@ def _check_fields(schema: Schema, *, alone: bool) -> Check:
         for name, inner in given.items():
             here = properties.get(name, other)
             if here is None:
-                return Fault(unknown_code, {"field": shown(name, SHOWN_CHARACTERS), "known": known})
+                return Fault(unknown_code, {"field": format_value(name, SHOWN_CHARACTERS), "known": known})
             if fault := here(inner) or (None if name in properties else _check_unicode(name)):
-                return fault.under(f".{shown(name, SHOWN_CHARACTERS)[1:-1]}")
+                return fault.under(f".{format_value(name, SHOWN_CHARACTERS)[1:-1]}")
         return None
 
     return fields
@@ -228,7 +228,7 @@ def _check_any(value: Any, depth: int = 0) -> Fault | None:
     if isinstance(value, dict):
         for name, each in cast("dict[str, Any]", value).items():
             if fault := _check_unicode(name) or _check_any(each, depth + 1):
-                return fault.under(f".{shown(name, SHOWN_CHARACTERS)[1:-1]}")
+                return fault.under(f".{format_value(name, SHOWN_CHARACTERS)[1:-1]}")
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from lamina.app.app import CANCELLED, App, TurnHandle
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.gateway.http import HttpError, Request, not_found
 from lamina.gateway.ids import check_same_question, idempotency_key, is_id
 from lamina.gateway.sse import PING_INTERVAL_S, with_pings
@@ -112,7 +112,7 @@ def check_model(app: App, model: str) -> str:
     """The gateway answers with its own model; a client may also call it by our name."""
     known = app.provider.model
     if model not in (known, MODEL_ALIAS):
-        raise HttpError(404, "request.no_model", kind="not_found", name=shown(model), known=shown(known))
+        raise HttpError(404, "request.no_model", kind="not_found", name=format_value(model), known=format_value(known))
     return known
 
 
@@ -187,7 +187,7 @@ def ends_with_client(request: Request, asked: ClientRequest) -> bool:
     """Whether the turn ends when its client leaves."""
     wish = request.headers.get(ON_LEAVE, "")
     if wish not in ("", "finish", "cancel"):
-        raise HttpError(400, "request.bad_on_leave", header=ON_LEAVE, value=shown(wish, 40))
+        raise HttpError(400, "request.bad_on_leave", header=ON_LEAVE, value=format_value(wish, 40))
     return wish == "cancel" if wish else not (request.headers.get(SESSION) or asked.session_id)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 
 SIGNS_IN_TIME = 3
 """Signs of life in the time after which there is none: two of them may be late."""
@@ -30,7 +30,7 @@ class Supervisor:
         self._place = environ.get("NOTIFY_SOCKET", "")
         wanted, whose = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
         if wanted and not (wanted.isascii() and wanted.isdigit() and int(wanted) > 0):
-            raise SettingsError("gateway.bad_watchdog", value=shown(wanted))
+            raise SettingsError("gateway.bad_watchdog", value=format_value(wanted))
         meant = self._place and wanted and whose in ("", str(pid))
         self.seconds = int(wanted) / 1_000_000 if meant else 0.0
         """After which it takes the gateway for frozen; 0 where it does not watch."""

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any, cast, get_args
 
-from lamina.errors import MemoryFormError
-from lamina.errors import shown as _shown
+from lamina.errors import MemoryFormError, format_value
 from lamina.memory.dedupe import canon, same_fact
 from lamina.memory.secrets import has_secret
 from lamina.memory.sentences import (
@@ -248,12 +247,12 @@ def _read_items(reply: str) -> list[Any]:
     except MemoryFormError:
         raise
     except (ValueError, RecursionError) as error:
-        raise _unusable("memory.answer_not_json", problem=str(error), value=_shown(reply)) from error
+        raise _unusable("memory.answer_not_json", problem=str(error), value=format_value(reply)) from error
     if not isinstance(value, dict) or set(cast(dict[str, Any], value)) != {"facts"}:
-        raise _unusable("memory.answer_not_facts", value=_shown(cast(object, value)))
+        raise _unusable("memory.answer_not_facts", value=format_value(cast(object, value)))
     items: Any = cast(dict[str, Any], value)["facts"]
     if not isinstance(items, list):
-        raise _unusable("memory.facts_not_a_list", value=_shown(items))
+        raise _unusable("memory.facts_not_a_list", value=format_value(items))
     found = cast(list[Any], items)
     if len(found) > MAX_FACTS:
         raise _unusable("memory.too_many_facts", count=len(found), limit=MAX_FACTS)
@@ -272,17 +271,19 @@ def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_fact(item: Any, where: str) -> Fact:
     if not isinstance(item, dict) or set(cast(dict[str, Any], item)) != {"text", "kind", "importance", "date"}:
-        raise _unusable("memory.fact_has_other_fields", where=where, value=_shown(cast(object, item)))
+        raise _unusable("memory.fact_has_other_fields", where=where, value=format_value(cast(object, item)))
     fields = cast(dict[str, Any], item)
     text, kind, importance, day = (fields[name] for name in ("text", "kind", "importance", "date"))
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_SENTENCE or "\n" in text.strip():
-        raise _unusable("memory.fact_not_one_line", where=where, limit=MAX_SENTENCE, value=_shown(cast(object, text)))
+        raise _unusable(
+            "memory.fact_not_one_line", where=where, limit=MAX_SENTENCE, value=format_value(cast(object, text))
+        )
     if re.search("[\ud800-\udfff]", text):
-        raise _unusable("memory.fact_has_half_character", where=where, value=_shown(text))
+        raise _unusable("memory.fact_has_half_character", where=where, value=format_value(text))
     if kind not in KINDS:
-        raise _unusable("memory.fact_of_unknown_kind", where=where, known=KINDS, value=_shown(kind))
+        raise _unusable("memory.fact_of_unknown_kind", where=where, known=KINDS, value=format_value(kind))
     if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:
-        raise _unusable("memory.fact_importance", where=where, value=_shown(importance))
+        raise _unusable("memory.fact_importance", where=where, value=format_value(importance))
     return Fact(" ".join(text.split()), cast(FactKind, kind), float(importance), _read_day(day, where))
 
 
@@ -294,7 +295,7 @@ def _read_day(value: Any, where: str) -> date | None:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise _unusable("memory.fact_date", where=where, value=_shown(value))
+    raise _unusable("memory.fact_date", where=where, value=format_value(value))
 
 
 def _unusable(code: str, **values: Value) -> MemoryFormError:

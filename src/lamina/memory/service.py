@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from lamina.apart import run_apart
 from lamina.assembly.history import closed, together, whole
-from lamina.errors import LayerError, LeaseError, shown
+from lamina.errors import LayerError, LeaseError, format_value
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
     EXTRACTION_SCHEMA,
@@ -388,7 +388,7 @@ def _stamp(fact: Fact) -> float | None:
 
 def _check_kind(kind: str) -> FactKind:
     if kind not in KINDS:
-        raise LayerError("memory.unknown_kind", name=shown(kind), known=KINDS)
+        raise LayerError("memory.unknown_kind", name=format_value(kind), known=KINDS)
     return cast(FactKind, kind)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, cast
 
-from lamina.errors import LayerError, MemoryFormError, shown
+from lamina.errors import LayerError, MemoryFormError, format_value
 from lamina.memory.extract import fenced
 from lamina.memory.secrets import has_secret
 from lamina.memory.sentences import (
@@ -157,7 +157,7 @@ def summarise(
     """
     parts = _FORMS.get(form)
     if parts is None:
-        raise LayerError("memory.unknown_summary_form", name=shown(form))
+        raise LayerError("memory.unknown_summary_form", name=format_value(form))
     lines = list(_lines(messages))
     if not lines or limit <= 0:
         return ""
@@ -397,7 +397,7 @@ _ASK: dict[Form, str] = {
 def summary_prompt(messages: Sequence[AnyMessage], limit: int, *, form: Form = "session") -> list[Message]:
     """The messages that ask a model for a summary; what was said stands fenced."""
     if form not in _ASK:
-        raise LayerError("memory.unknown_summary_form", name=shown(form))
+        raise LayerError("memory.unknown_summary_form", name=format_value(form))
     said = [
         fenced(str(message["role"]), text)
         for message in messages
@@ -416,7 +416,7 @@ def summary_from_reply(reply: str, limit: int) -> str:
     if len(text) > 4 * max(limit, 1):
         raise MemoryFormError("memory.summary_too_long", hint=hint, size=len(text), limit=limit)
     if re.search(r"</?(?:data|layer)-[a-z0-9]|</?system_hint|^```|[\ud800-\udfff]", text):
-        raise MemoryFormError("memory.summary_has_marks", hint=hint, text=shown(text))
+        raise MemoryFormError("memory.summary_has_marks", hint=hint, text=format_value(text))
     kept = [line for line in text.split("\n") if not has_secret(line)]
     text = "\n".join(kept).strip()
     if not text:

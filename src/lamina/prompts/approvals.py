@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from lamina.errors import InstructionsError, shown
+from lamina.errors import InstructionsError, format_value
 from lamina.portable import BINARY, sync_folder, take_lock
 from lamina.prompts.workspace import AnyPath, Missing, Workspace, below
 
@@ -32,7 +32,7 @@ class Approvals:
 
     def approve(self, version: str) -> None:
         if not _HASH.fullmatch(version):
-            raise InstructionsError("approvals.not_a_hash", path=self.path, value=shown(version))
+            raise InstructionsError("approvals.not_a_hash", path=self.path, value=format_value(version))
         with self._lock():
             self._write(sorted({*self._read_hashes(), version}))
 
@@ -92,5 +92,5 @@ class Approvals:
             raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> InstructionsError:
-        file = shown(self.path, 200)
+        file = format_value(self.path, 200)
         return InstructionsError("approvals.unwritable", path=self.path, file=file, reason=error.strerror)

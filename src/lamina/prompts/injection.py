@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from lamina.errors import InstructionsError, LayerError, SettingsError, shown
+from lamina.errors import InstructionsError, LayerError, SettingsError, format_value
 from lamina.prompts.instructions import InstructionFiles, Loaded, file_of
 from lamina.text.messages import Phrase
 from lamina.types import Lang, Layer, Notice, Trigger
@@ -56,14 +56,16 @@ class InjectionSettings:
 
     def __post_init__(self) -> None:
         if self.lang not in ("en", "zh"):
-            raise SettingsError("injection.unknown_language", value=shown(self.lang))
+            raise SettingsError("injection.unknown_language", value=format_value(self.lang))
         if not isinstance(self.enabled, bool) or not isinstance(self.cadence, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise SettingsError("injection.bad_types", enabled=shown(self.enabled), cadence=shown(self.cadence))
+            raise SettingsError(
+                "injection.bad_types", enabled=format_value(self.enabled), cadence=format_value(self.cadence)
+            )
         for name in set(self.cadence) - set(SOURCES):
-            raise SettingsError("injection.unknown_source", name=shown(name), known=SOURCES)
+            raise SettingsError("injection.unknown_source", name=format_value(name), known=SOURCES)
         for name, turns in (("turns", self.turns), *self.cadence.items()):
             if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-                raise SettingsError("injection.bad_cadence", name=name, value=shown(turns))
+                raise SettingsError("injection.bad_cadence", name=name, value=format_value(turns))
 
     def every(self, source: Source) -> int:
         return self.cadence.get(source, self.turns)
@@ -149,7 +151,7 @@ class InjectionState:
             names = (str(data["workspace"]), str(data["model"]))
             return InjectionState(turn, *names, seen, level, noted, kept, warned, counters)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise LayerError("injection.bad_state", value=shown(data)) from None
+            raise LayerError("injection.bad_state", value=format_value(data)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class SystemPromptManager:
         state = InjectionState.from_dict(state) if isinstance(state, Mapping) else state
         for given, kind in ((files, InstructionFiles), (settings, InjectionSettings), (state, InjectionState)):
             if given is not None and not isinstance(given, kind):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-                raise LayerError("injection.wrong_type", value=shown(given), wanted=kind.__name__)
+                raise LayerError("injection.wrong_type", value=format_value(given), wanted=kind.__name__)
         self.settings = settings or InjectionSettings()
         self.counters = Counters(**state.counters) if state else Counters()
         self._files, self._model = files, model
@@ -332,7 +334,7 @@ class SystemPromptManager:
     def switch(self, *, files: InstructionFiles | None = None, model: str | None = None) -> None:
         """Another workspace or another model: the next injection is a first one."""
         if not isinstance(files, InstructionFiles | None) or not isinstance(model, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise LayerError("injection.bad_switch", files=shown(files), model=shown(model))
+            raise LayerError("injection.bad_switch", files=format_value(files), model=format_value(model))
         self._files = files or self._files
         self._model = self._model if model is None else model
         self._prepared = None
@@ -343,7 +345,7 @@ class SystemPromptManager:
     def note(self, reason: Literal["compaction", "resume"]) -> None:
         """The model may have lost what it was told: bring everything with the next turn."""
         if reason not in ("compaction", "resume"):
-            raise LayerError("injection.unknown_reason", value=shown(reason))
+            raise LayerError("injection.unknown_reason", value=format_value(reason))
         self._since += (reason,)
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
@@ -462,7 +464,7 @@ def _read_settings(values: Mapping[str, Any]) -> InjectionSettings:
     try:
         return InjectionSettings(**values)
     except TypeError:
-        raise SettingsError("injection.unknown_settings", value=shown(dict(values))) from None
+        raise SettingsError("injection.unknown_settings", value=format_value(dict(values))) from None
 
 
 def _check_input(user_input: object, phase_prompt: object) -> None:
@@ -470,9 +472,9 @@ def _check_input(user_input: object, phase_prompt: object) -> None:
         isinstance(part, Mapping) for part in cast(Sequence[object], user_input)
     )
     if not user_input or not (isinstance(user_input, str) or parts):
-        raise LayerError("injection.bad_user_input", value=shown(cast(object, user_input)))
+        raise LayerError("injection.bad_user_input", value=format_value(cast(object, user_input)))
     if phase_prompt is not None and not isinstance(phase_prompt, str):
-        raise LayerError("injection.bad_phase_prompt", value=shown(phase_prompt))
+        raise LayerError("injection.bad_phase_prompt", value=format_value(phase_prompt))
 
 
 def _reached_level(use: object, before: int) -> int:
@@ -480,7 +482,7 @@ def _reached_level(use: object, before: int) -> int:
     if use is None:
         return before
     if isinstance(use, bool) or not isinstance(use, int | float) or not 0 <= use <= MAX_CONTEXT_USE:
-        raise LayerError("injection.bad_context_use", value=shown(use))
+        raise LayerError("injection.bad_context_use", value=format_value(use))
     share = 100 * cast(float, use)
     reached = next((level for level in LEVELS if share >= level), 0)
     return before if reached < before and share > before - SLACK_POINTS else reached

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from lamina.errors import InstructionsError, shown
+from lamina.errors import InstructionsError, format_value
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.workspace import (
     MAX_BYTES,
@@ -169,7 +169,7 @@ class _Reading:
             where = f"{workspace.label}{file.path}:{number}"
             try:
                 inner = self._include(workspace, file, target, where)
-                values = {"path": inner.path, "where": where, "target": shown(target)}
+                values = {"path": inner.path, "where": where, "target": format_value(target)}
                 if any(inner.key[3:] == outer.key[3:] for outer in above):
                     raise InstructionsError("instructions.include_loops", **values)
                 if len(above) > MAX_DEPTH:
@@ -195,7 +195,7 @@ class _Reading:
                 "instructions.include_fails", hint=error.next_step, path=error.path, where=where, problem=error.phrase
             ) from None
         if isinstance(found, Missing):
-            raise InstructionsError("instructions.include_missing", path=path, where=where, target=shown(target))
+            raise InstructionsError("instructions.include_missing", path=path, where=where, target=format_value(target))
         return found
 
     def _check_hidden(self, workspace: Workspace, file: FileText) -> None:
@@ -206,11 +206,13 @@ class _Reading:
             if not self.approvals.is_inside(self.root):
                 self.approved[file.hash] = None
                 return
-            hint = Phrase("instructions.approval_does_not_count", approvals=shown(self.approvals.path))
+            hint = Phrase("instructions.approval_does_not_count", approvals=format_value(self.approvals.path))
         shown_places, more = file.hidden[:MAX_PLACES], len(file.hidden) - MAX_PLACES
         code = "instructions.many_hidden" if more > 0 else "instructions.hidden"
         name, places = workspace.label + file.path, [str(place) for place in shown_places]
-        self._report(InstructionsError(code, hint=hint, path=name, file=shown(name, 200), places=places, more=more))
+        self._report(
+            InstructionsError(code, hint=hint, path=name, file=format_value(name, 200), places=places, more=more)
+        )
 
 
 class _State(NamedTuple):
@@ -421,7 +423,7 @@ class InstructionFiles:
             inside = below(os.path.realpath(root), os.path.realpath(folder) + "/")
         if inside is None:
             raise InstructionsError(
-                "instructions.working_folder_outside", path=folder, folder=shown(folder), root=shown(root)
+                "instructions.working_folder_outside", path=folder, folder=format_value(folder), root=format_value(root)
             )
         names = parts(inside)
         return ["", *("/".join(names[: depth + 1]) + "/" for depth in range(len(names)))]
@@ -452,9 +454,9 @@ def _find_near_includes(label: str, file: FileText) -> Iterator[Phrase]:
     for number, line, target in _lines(file.text, code=False):
         if target is None and _NEARLY.match(line) and line.count("@") == 1 and ("/" in line or "." in line):
             where = f"{label}{file.path}:{number}"
-            yield Phrase("instructions.near_include", where=where, line=shown(line.strip()))
+            yield Phrase("instructions.near_include", where=where, line=format_value(line.strip()))
 
 
 def _quote(path: str) -> str:
-    quoted = shlex.quote(path) if path.isprintable() else shown(path, 200)
+    quoted = shlex.quote(path) if path.isprintable() else format_value(path, 200)
     return f"-- {quoted}" if path.startswith("-") else quoted

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import yaml
 
-from lamina.errors import InputError, LaminaError, shown
+from lamina.errors import InputError, LaminaError, format_value
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.templates import ON_DEMAND, apps_of
 from lamina.prompts.workspace import AnyPath, FileText, Missing, Workspace
@@ -60,18 +60,18 @@ def _list_folders(folder: AnyPath) -> list[str]:
     root = os.fspath(folder)
     if not os.path.isdir(root):
         code = "skill.not_a_folder" if os.path.lexists(root) else "skill.folder_missing"
-        raise InputError(code, folder=shown(root, 200))
+        raise InputError(code, folder=format_value(root, 200))
     if os.path.lexists(os.path.join(root, FILE)):
         return [root]
     linked = [name for name in sorted(os.listdir(root)) if os.path.islink(os.path.join(root, name))]
     for name in linked:  # a folder elsewhere must not be imported by accident
         if os.path.isdir(os.path.join(root, name)):
-            raise InputError("skill.folder_is_link", folder=shown(name))
+            raise InputError("skill.folder_is_link", folder=format_value(name))
     names = sorted(name for name in os.listdir(root) if os.path.lexists(os.path.join(root, name, FILE)))
     if not names:
-        raise InputError("skill.none_found", hint=_suggest_folder(root), folder=shown(root, 200))
+        raise InputError("skill.none_found", hint=_suggest_folder(root), folder=format_value(root, 200))
     if len(names) > MAX_SKILLS:
-        raise InputError("skill.too_many", folder=shown(root, 200), count=len(names), limit=MAX_SKILLS)
+        raise InputError("skill.too_many", folder=format_value(root, 200), count=len(names), limit=MAX_SKILLS)
     return [os.path.join(root, name) for name in names]
 
 
@@ -79,7 +79,7 @@ def _suggest_folder(root: str) -> Phrase:
     """Where skills are one level further down, that folder was probably meant."""
     found = sorted(Path(root).glob(f"*/*/{FILE}"))
     if found:
-        return Phrase("skill.found_deeper", folder=shown(str(found[0].parent.parent), 200))
+        return Phrase("skill.found_deeper", folder=format_value(str(found[0].parent.parent), 200))
     return Phrase("skill.check_folder")
 
 
@@ -90,7 +90,7 @@ def _read_file(folder: str, approvals: Approvals | None) -> tuple[str, FileText]
         raise InputError("skill.file_missing", file=f"{name}/{FILE}")
     if file.hidden and not (approvals and file.hash in approvals):
         places = [str(place) for place in file.hidden[:5]]
-        raise InputError("skill.hidden", file=f"{name}/{FILE}", places=places, folder=shown(folder, 200))
+        raise InputError("skill.hidden", file=f"{name}/{FILE}", places=places, folder=format_value(folder, 200))
     return name, file
 
 
@@ -135,7 +135,7 @@ def _split_head(text: str, where: str) -> tuple[Mapping[str, Any], str]:
         raise InputError("skill.bad_yaml", hint=hint, file=where) from None
     body = "\n".join(lines[end + 1 :]).strip("\n")
     if not isinstance(head, dict):
-        raise InputError("skill.bad_head", file=where, value=shown(head))
+        raise InputError("skill.bad_head", file=where, value=format_value(head))
     if not body.strip():
         raise InputError("skill.no_text", file=where)
     return cast(Mapping[str, Any], head), body
@@ -144,16 +144,18 @@ def _split_head(text: str, where: str) -> tuple[Mapping[str, Any], str]:
 def _read_name(head: Mapping[str, Any], folder: str, where: str) -> str:
     name = head.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > MAX_NAME:
-        raise InputError("skill.bad_name", file=where, name=shown(name), limit=MAX_NAME)
+        raise InputError("skill.bad_name", file=where, name=format_value(name), limit=MAX_NAME)
     if name != folder:
-        raise InputError("skill.bad_name", hint="skill.name_like_folder", file=where, name=shown(name), limit=MAX_NAME)
+        raise InputError(
+            "skill.bad_name", hint="skill.name_like_folder", file=where, name=format_value(name), limit=MAX_NAME
+        )
     return name
 
 
 def _read_description(head: Mapping[str, Any], where: str) -> str:
     text = head.get("description")
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_DESCRIPTION:
-        raise InputError("skill.bad_description", file=where, text=shown(text), limit=MAX_DESCRIPTION)
+        raise InputError("skill.bad_description", file=where, text=format_value(text), limit=MAX_DESCRIPTION)
     return " ".join(text.split())
 
 

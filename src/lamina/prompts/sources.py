@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LaminaError, LayerError, NotFoundError, shown
+from lamina.errors import LaminaError, LayerError, NotFoundError, format_value
 from lamina.memory.service import MemoryService, collected_layers, memory_layers, summary_layers
 from lamina.ports import HistoryRows, ProfileRows, Source, TemplateRows
 from lamina.prompts.templates import Missing, scenario_layers, scenario_rank, supports
@@ -75,7 +75,7 @@ class ScenarioSource:
     async def _enabled(self, owner: str) -> Sequence[Template]:
         found = await self._templates.list(owner, enabled=True)
         if len(found) > MAX_TEMPLATES:
-            raise LayerError("template.too_many", owner=shown(owner), count=len(found), limit=MAX_TEMPLATES)
+            raise LayerError("template.too_many", owner=format_value(owner), count=len(found), limit=MAX_TEMPLATES)
         return found
 
 
@@ -95,7 +95,7 @@ class ChosenSource:
             if any(t.is_skill and t.name == chosen and supports(t, app) for t in found):
                 return ()
         if chosen:
-            raise NotFoundError("skill.not_enabled", name=shown(chosen))
+            raise NotFoundError("skill.not_enabled", name=format_value(chosen))
         return ()
 
 
@@ -187,7 +187,7 @@ class FunctionSource:
 
     def __init__(self, function: Function, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
         if layer not in LAYERS:
-            raise LayerError("source.unknown_layer", name=shown(layer), known=LAYERS)
+            raise LayerError("source.unknown_layer", name=format_value(layer), known=LAYERS)
         self.name, self.optional = layer, optional
         self.called = self._called = called
         self._function = function
@@ -213,7 +213,7 @@ class FunctionSource:
         return layers
 
     def _unusable(self, value: object) -> LayerError:
-        return LayerError("source.unusable_value", source=self._called, value=shown(value))
+        return LayerError("source.unusable_value", source=self._called, value=format_value(value))
 
     async def _ask(self, turn: Turn) -> Answer:
         answer = self._function(turn)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from lamina.errors import InputError, LayerError, shown
+from lamina.errors import InputError, LayerError, format_value
 from lamina.records import Template
 from lamina.types import Layer, Trust
 
@@ -130,22 +130,22 @@ def apps_of(value: object, where: str) -> tuple[str, ...]:
             found = None
     names = cast(Sequence[object], found) if isinstance(found, list | tuple) else [None]
     if not all(isinstance(name, str) and name.strip() for name in names):
-        raise InputError("template.bad_apps", where=where, value=shown(value))
+        raise InputError("template.bad_apps", where=where, value=format_value(value))
     return tuple(str(name).strip() for name in names)
 
 
 def template_of(data: object, where: str) -> Template:
     """A template from JSON, checked field by field."""
     if not isinstance(data, Mapping):
-        raise InputError("template.not_an_object", where=where, value=shown(data))
+        raise InputError("template.not_an_object", where=where, value=format_value(data))
     fields = cast(Mapping[str, Any], data)
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
-        raise InputError("template.unknown_field", where=where, field=shown(unknown[0]), known=FIELDS)
+        raise InputError("template.unknown_field", where=where, field=format_value(unknown[0]), known=FIELDS)
     for name, kinds in FIELD_KINDS.items():
         if name in fields and not isinstance(fields[name], kinds):
             hint = FIELD_HINTS[kinds]
-            raise InputError("template.bad_field", hint=hint, where=where, field=name, value=shown(fields[name]))
+            raise InputError("template.bad_field", hint=hint, where=where, field=name, value=format_value(fields[name]))
     for name, most in (("name", MAX_NAME), ("content", MAX_CONTENT)):
         text = str(fields.get(name, ""))
         if not text.strip() or len(text) > most:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import NamedTuple, cast
 
-from lamina.errors import InstructionsError, shown
+from lamina.errors import InstructionsError, format_value
 from lamina.portable import BINARY, NOFOLLOW, NONBLOCK
 from lamina.text.messages import Value
 from lamina.text.unicode import Hidden, hidden_characters
@@ -119,7 +119,7 @@ class Workspace:
             folders[folder] = self._settled_key(folder)  # before it is looked into
             alike = self._names_like(folder, names[at])
             if len(alike) > 1:
-                one, other = (shown(self.label + "/".join((*names[:at], name))) for name in alike[:2])
+                one, other = (format_value(self.label + "/".join((*names[:at], name))) for name in alike[:2])
                 raise self.refusal(path, "workspace.two_spellings", one=one, other=other, name=names[at])
             if not alike:
                 break
@@ -170,7 +170,7 @@ class Workspace:
 
     def refusal(self, path: str, code: str, /, *, hint: str = "", **values: Value) -> InstructionsError:
         name = self.label + path
-        return InstructionsError(code, hint=hint, path=name, file=shown(name, 200), **values)
+        return InstructionsError(code, hint=hint, path=name, file=format_value(name, 200), **values)
 
     def _key_now(self, path: str) -> Key | None:
         try:
@@ -275,7 +275,7 @@ class _Walk:
         path = os.path.join(root, *self._first(len(self.ahead)))
         found = os.path.realpath(path)
         if not found.startswith(os.path.join(root, "")):
-            raise self._refusal("workspace.leads_out_to", target=shown(found))
+            raise self._refusal("workspace.leads_out_to", target=format_value(found))
         try:
             self.workspace.check(self.path, os.path.relpath(found, root).replace(os.sep, "/"), os.stat(found))
             opened = os.open(found, _FILE)
@@ -312,7 +312,7 @@ class _Walk:
             if error.errno not in _LINK or not self._follow(name):
                 denied = error.errno in (errno.EACCES, errno.EPERM)
                 hint = "workspace.allow_reading" if denied else "workspace.look_at"
-                name = shown("/".join((*self.passed, name)))
+                name = format_value("/".join((*self.passed, name)))
                 raise self._refusal("workspace.cannot_open", hint=hint, reason=error.strerror, name=name) from None
         return None
 
@@ -345,7 +345,7 @@ class _Walk:
         if target.startswith("/"):
             inside = below(self.workspace.root, target)
             if inside is None:
-                raise self._refusal("workspace.leads_out_to", target=shown(target))
+                raise self._refusal("workspace.leads_out_to", target=format_value(target))
             target = inside
             self._restart([])
         self.ahead += [(part, True) for part in reversed(parts(target))]
@@ -353,7 +353,7 @@ class _Walk:
 
     def _up(self) -> None:
         if not self.passed:
-            raise self._refusal("workspace.leads_out", root=shown(self.workspace.root))
+            raise self._refusal("workspace.leads_out", root=format_value(self.workspace.root))
         self._restart(self.passed[:-1])
 
     def _restart(self, passed: list[str]) -> None:
@@ -383,7 +383,7 @@ class _Walk:
         try:
             return os.open(self.workspace.root, _ROOT)
         except OSError as error:
-            root = shown(self.workspace.root)
+            root = format_value(self.workspace.root)
             raise self._refusal("workspace.cannot_open_root", root=root, reason=error.strerror) from None
 
     def _names(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from lamina.errors import BrokenStreamError, ProviderError, shown
+from lamina.errors import BrokenStreamError, ProviderError, format_value
 from lamina.providers.forms import ASK_AGAIN, CHECK_ADDRESS, parse_object
 from lamina.providers.http import Answer, Client
 from lamina.providers.sse import EventParser, ServerEvent
@@ -85,5 +85,5 @@ def _is_stream(answer: Answer, asked: bool) -> bool:
     if kind == _WHOLE or kind.endswith("+json"):
         return False
     raise BrokenStreamError(
-        "provider.wrong_media_type", host=answer.host, media=shown(kind), hint=CHECK_ADDRESS, retryable=False
+        "provider.wrong_media_type", host=answer.host, media=format_value(kind), hint=CHECK_ADDRESS, retryable=False
     )

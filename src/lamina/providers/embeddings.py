@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.errors import EmbedderError, shown
+from lamina.errors import EmbedderError, format_value
 from lamina.ports import Embedder, Vectors
 
 Matrix = NDArray[np.float32]
@@ -121,11 +121,11 @@ class EndpointEmbedder:
         self, base_url: str, *, model: str, dimension: int, key: str | None = None, deadline: float = 10.0
     ) -> None:
         if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
-            raise EmbedderError("embedder.bad_address", value=shown(base_url))
+            raise EmbedderError("embedder.bad_address", value=format_value(base_url))
         if key is not None and not (key.isascii() and key.isprintable()):
             raise EmbedderError("embedder.bad_key", hint="provider.hint_key")
         if not deadline > 0:
-            raise EmbedderError("embedder.bad_deadline", value=shown(deadline))
+            raise EmbedderError("embedder.bad_deadline", value=format_value(deadline))
         self.name, self.dimension = check_name(model), check_dimension(dimension)
         self._url, self._key, self._deadline = base_url.rstrip("/") + "/embeddings", key, deadline
         self._opener = urllib.request.build_opener(_NoRedirect())
@@ -152,7 +152,7 @@ class EndpointEmbedder:
             said = _hide_key(error.read(2000).decode("utf-8", "replace"), self._key)
             error.close()
             hint = "provider.hint_key" if error.code in (401, 403) else "embedder.hint_model"
-            words = shown(said, 200)
+            words = format_value(said, 200)
             raise EmbedderError("provider.answered", host=where, status=error.code, words=words, hint=hint) from None
         except TimeoutError:
             raise _late_error(where) from None
@@ -203,7 +203,7 @@ def _vectors(answer: bytes, where: str) -> list[Any]:
         rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
         return [row["embedding"] for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        value, name = shown(answer[:200]), type(error).__name__
+        value, name = format_value(answer[:200]), type(error).__name__
         raise EmbedderError("embedder.not_embeddings", host=where, value=value, error=name) from None
 
 
@@ -221,23 +221,23 @@ def check_vectors(vectors: Vectors, count: int, dimension: int, name: str) -> Ma
     try:
         matrix: Matrix = np.array([np.fromiter(row, np.float32) for row in vectors], dtype=np.float32)
     except (ValueError, TypeError):
-        raise EmbedderError("embedder.uneven_vectors", name=shown(name)) from None
+        raise EmbedderError("embedder.uneven_vectors", name=format_value(name)) from None
     if matrix.shape != (count, dimension):
         raise EmbedderError(
-            "embedder.wrong_shape", name=shown(name), shape=str(matrix.shape), count=count, dimension=dimension
+            "embedder.wrong_shape", name=format_value(name), shape=str(matrix.shape), count=count, dimension=dimension
         )
     if not np.isfinite(matrix).all():
-        raise EmbedderError("embedder.not_finite", name=shown(name))
+        raise EmbedderError("embedder.not_finite", name=format_value(name))
     return normalize(matrix)
 
 
 def check_name(name: str) -> str:
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise EmbedderError("embedder.bad_name", value=shown(name))
+        raise EmbedderError("embedder.bad_name", value=format_value(name))
     return name
 
 
 def check_dimension(dimension: int) -> int:
     if isinstance(dimension, bool) or not isinstance(dimension, int) or not 1 <= dimension <= 16384:  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
-        raise EmbedderError("embedder.bad_dimension", value=shown(dimension))
+        raise EmbedderError("embedder.bad_dimension", value=format_value(dimension))
     return dimension

@@ -15,7 +15,7 @@ from lamina.errors import (
     RateLimitError,
     RejectedError,
     SettingsError,
-    shown,
+    format_value,
 )
 from lamina.text.messages import Phrase
 from lamina.types import Context, Done, DoneReason, Receipt, Text, ToolCallEvent, Usage
@@ -34,13 +34,13 @@ def request_body(receipt: Receipt, grammar: str, more: dict[str, Any]) -> bytes:
         raise MessageError("provider.wrong_grammar", expected=grammar, grammar=receipt.grammar)
     fields = {name: value for name, value in more.items() if value is not None}
     for name in fields.keys() & {"messages", "tools", "system", "contents"}:
-        raise SettingsError("provider.reserved_field", name=shown(name))
+        raise SettingsError("provider.reserved_field", name=format_value(name))
     return receipt.payload[:-1] + b"," + json.dumps(fields, ensure_ascii=False).encode()[1:]
 
 
 def check_context(context: Context) -> Context:
     if not isinstance(context, Context):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise MessageError("provider.not_a_context", value=shown(context))
+        raise MessageError("provider.not_a_context", value=format_value(context))
     return context
 
 
@@ -48,7 +48,7 @@ def parse_object(data: str, host: str) -> dict[str, Any]:
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise BrokenStreamError("provider.not_json", host=host, value=shown(data), hint=ASK_AGAIN) from None
+        raise BrokenStreamError("provider.not_json", host=host, value=format_value(data), hint=ASK_AGAIN) from None
     return mapping(value, host)
 
 
@@ -57,7 +57,7 @@ def mapping(value: Any, host: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BrokenStreamError("provider.not_an_object", host=host, value=shown(value), hint=ASK_AGAIN)
+        raise BrokenStreamError("provider.not_an_object", host=host, value=format_value(value), hint=ASK_AGAIN)
     return cast("dict[str, Any]", value)
 
 
@@ -65,7 +65,7 @@ def sequence(value: Any, host: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise BrokenStreamError("provider.not_a_list", host=host, value=shown(value), hint=ASK_AGAIN)
+        raise BrokenStreamError("provider.not_a_list", host=host, value=format_value(value), hint=ASK_AGAIN)
     return cast("list[Any]", value)
 
 
@@ -87,7 +87,7 @@ def reported_error(value: Any, host: str) -> ProviderError:
         kind, hint = RateLimitError, WAIT_A_LITTLE
     else:
         kind, hint = RejectedError, SEE_WORDS
-    return kind("provider.broke_off", host=host, words=shown(words, 300), hint=hint, provider_status=code)
+    return kind("provider.broke_off", host=host, words=format_value(words, 300), hint=hint, provider_status=code)
 
 
 def too_many_calls(host: str) -> BrokenStreamError:
@@ -104,7 +104,7 @@ class TextJoiner:
         if text is None or text == "":
             return
         if not isinstance(text, str):
-            raise BrokenStreamError("provider.not_text", host=host, value=shown(text), hint=ASK_AGAIN)
+            raise BrokenStreamError("provider.not_text", host=host, value=format_value(text), hint=ASK_AGAIN)
         if text.isascii() and not self._held:
             yield Text(text)
             return
@@ -145,7 +145,9 @@ def finish_call(call: PartialCall, number: int, reason: DoneReason, host: Host) 
         value = None
     if not isinstance(value, dict):
         hint = "provider.hint_raise_max_tokens" if reason == "length" else ASK_AGAIN
-        raise BrokenStreamError("provider.bad_arguments", name=shown(name), value=shown(arguments), hint=hint)
+        raise BrokenStreamError(
+            "provider.bad_arguments", name=format_value(name), value=format_value(arguments), hint=hint
+        )
     return ToolCallEvent(call.id or f"call_{number}", name, arguments)
 
 

@@ -28,7 +28,7 @@ from lamina.errors import (
     RejectedError,
     SettingsError,
     StalledError,
-    shown,
+    format_value,
 )
 from lamina.providers.forms import ASK_AGAIN, CHECK_ENDPOINT, SEE_WORDS, WAIT_A_LITTLE, read_complaint
 from lamina.text.messages import Phrase
@@ -64,7 +64,7 @@ class Deadlines:
         limits = {"connect": self.connect, "first_byte": self.first_byte, "idle": self.idle}
         for name, value in (limits if self.overall is None else {**limits, "overall": self.overall}).items():
             if not value > 0:
-                raise SettingsError("provider.bad_deadline", name=name, value=shown(value))
+                raise SettingsError("provider.bad_deadline", name=name, value=format_value(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Client:
         return self._session[1]
 
     def _connection_error(self, error: Exception) -> ProviderError:
-        host, why = self.host, shown(self.without(str(error)) or type(error).__name__, 200)
+        host, why = self.host, format_value(self.without(str(error)) or type(error).__name__, 200)
         if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
             return ConnectError("provider.no_safe_connection", host=host, why=why, retryable=False)
         if isinstance(error, aiohttp.InvalidURL):
@@ -199,19 +199,24 @@ class Client:
         if isinstance(error, aiohttp.ClientConnectorError):
             reason = self.without(_reason(error.os_error))
             code = "provider.unreachable_because" if reason else "provider.unreachable"
-            return ConnectError(code, host=host, why=shown(reason, 200), hint=CHECK_RUNNING)
+            return ConnectError(code, host=host, why=format_value(reason, 200), hint=CHECK_RUNNING)
         return ConnectError("provider.hung_up", host=host, why=why, hint=ASK_AGAIN)
 
     async def _read_refusal(self, answer: "Answer") -> ProviderError:
         """The error for a status other than 200."""
         code, host = answer.status, self.host
         if 300 <= code < 400:
-            target = shown(answer.header("Location").partition("?")[0])
+            target = format_value(answer.header("Location").partition("?")[0])
             return RejectedError("provider.redirect", host=host, status=code, target=target, provider_status=code)
         said = await answer.complaint()
         words = self.without(read_complaint(said))
         after = retry_after(answer.header("Retry-After"))
-        told: dict[str, Any] = {"host": host, "status": code, "words": shown(words, 300), "provider_status": code}
+        told: dict[str, Any] = {
+            "host": host,
+            "status": code,
+            "words": format_value(words, 300),
+            "provider_status": code,
+        }
         if code in _BUSY and "insufficient_quota" not in words:
             return RateLimitError("provider.answered", **told, hint=wait_hint(after), retry_after=after)
         hint = _HINTS.get(code, ASK_LATER if code >= 500 else SEE_WORDS)
@@ -267,7 +272,7 @@ class Answer:
     async def first(self) -> None:
         """Wait for the first byte; the caller has set the deadline."""
         if self._encoding not in ("", "identity", "gzip", "deflate"):
-            encoding = shown(self._encoding)
+            encoding = format_value(self._encoding)
             raise BrokenStreamError("provider.unknown_encoding", host=self.host, encoding=encoding, retryable=False)
         self._first = await self._raw()
 
@@ -330,7 +335,7 @@ class Answer:
         try:
             return await self._response.content.readany()
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = shown(str(error) or type(error).__name__, 200)
+            why = format_value(str(error) or type(error).__name__, 200)
             raise BrokenStreamError("provider.connection_cut", host=self.host, why=why, hint=ASK_AGAIN) from None
 
     def _inflate_piece(self, piece: bytes) -> Iterator[bytes]:

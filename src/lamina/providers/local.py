@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from typing import IO, Any
 
-from lamina.errors import ConnectError, InputError, SettingsError, shown
+from lamina.errors import ConnectError, InputError, SettingsError, format_value
 from lamina.providers.forms import check_context
 from lamina.providers.http import Deadlines
 from lamina.providers.openai import OpenAIProvider
@@ -60,7 +60,7 @@ class LocalProvider:
     ) -> AsyncGenerator[Event]:
         model = (options or {}).get("model", self.model)
         if model != self.model:
-            raise InputError("local.other_model", name=shown(model), model=self.model)
+            raise InputError("local.other_model", name=format_value(model), model=self.model)
         return self._streamed(check_context(context), max_tokens or MAX_TOKENS, {**CALM, **(options or {})})
 
     async def _streamed(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> AsyncGenerator[Event]:
@@ -124,11 +124,13 @@ class LocalProvider:
         if "url" in said:
             return str(said["url"])
         if not os.path.isfile(self._path):
-            raise ConnectError("local.no_file", file=shown(self._path, 200), retryable=False)
+            raise ConnectError("local.no_file", file=format_value(self._path, 200), retryable=False)
         log.seek(0)
         words = said.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or Phrase("local.silent")
         hint = "local.hint_install" if said.get("missing") else "local.hint_file"
-        raise ConnectError("local.not_started", words=words, file=shown(self._path, 200), hint=hint, retryable=False)
+        raise ConnectError(
+            "local.not_started", words=words, file=format_value(self._path, 200), hint=hint, retryable=False
+        )
 
     def __repr__(self) -> str:
         return f"LocalProvider({self.model!r})"

@@ -20,7 +20,7 @@ from lamina.errors import (
     RateLimitError,
     RejectedError,
     StalledError,
-    shown,
+    format_value,
 )
 from lamina.providers.forms import ASK_AGAIN, WAIT_A_LITTLE, PartialCall, check_context, finish_call
 from lamina.text.messages import Phrase
@@ -67,12 +67,14 @@ class ScriptedProvider:
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            file = shown(os.fspath(path))
+            file = format_value(os.fspath(path))
             raise InputError("script.not_readable", file=file, why=error.strerror, hint=EXAMPLE) from None
         except (ValueError, RecursionError) as error:
-            raise InputError("script.not_json", file=shown(os.fspath(path)), why=str(error), hint=EXAMPLE) from None
+            raise InputError(
+                "script.not_json", file=format_value(os.fspath(path)), why=str(error), hint=EXAMPLE
+            ) from None
         if not isinstance(script, list) or not all(isinstance(answer, list) for answer in cast("list[Any]", script)):
-            raise InputError("script.not_a_list", file=shown(os.fspath(path)), hint=EXAMPLE)
+            raise InputError("script.not_a_list", file=format_value(os.fspath(path)), hint=EXAMPLE)
         return cls(cast("list[list[Step]]", script), model=model, window=window, repeat=repeat)
 
     def stream(
@@ -159,9 +161,9 @@ def check_step(step: Step) -> Step:
     """A step that can be played, or an error now: a slip in a script must not look like a fault that it plays."""
     kinds = [kind for kind in _KINDS if kind in step] if isinstance(step, Mapping) else []  # pyright: ignore[reportUnnecessaryIsInstance] -- scripts come from files
     if len(kinds) != 1:
-        raise InputError("script.bad_step", value=shown(step), known=[*_KINDS])
+        raise InputError("script.bad_step", value=format_value(step), known=[*_KINDS])
     if not _CHECKS[kinds[0]](step):
-        raise InputError("script.bad_values", value=shown(step))
+        raise InputError("script.bad_values", value=format_value(step))
     return step
 
 

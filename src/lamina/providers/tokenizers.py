@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from lamina.errors import CounterError, shown
+from lamina.errors import CounterError, format_value
 from lamina.ports import Count
 
 VOCABULARIES = {
@@ -54,11 +54,11 @@ class Tokenizer:
 def exact_counter(name: str) -> Count:
     """The exact counter of a vocabulary (`o200k`, `qwen3`, …) or of a Hugging Face `tokenizer.json`."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise CounterError("counter.bad_name", value=shown(name), known=[*VOCABULARIES])
+        raise CounterError("counter.bad_name", value=format_value(name), known=[*VOCABULARIES])
     if name in VOCABULARIES:
         return _load(name, 0)
     if not os.path.isfile(name):
-        raise CounterError("counter.no_file", name=shown(name, 200))
+        raise CounterError("counter.no_file", name=format_value(name, 200))
     return _load(name, os.stat(name).st_mtime_ns)
 
 
@@ -67,11 +67,11 @@ def _load(name: str, _version: int) -> Count:
     try:
         import splintr  # noqa: PLC0415 -- an extra: imported when an exact counter is asked for, never before
     except ImportError:
-        raise CounterError("counter.not_installed", name=shown(name, 200)) from None
+        raise CounterError("counter.not_installed", name=format_value(name, 200)) from None
     if name in VOCABULARIES:
         return Tokenizer(name, splintr.Tokenizer.from_pretrained(VOCABULARIES[name]).encode_ordinary)
     try:
         tokenizer = splintr.from_json(name)
     except (ValueError, OSError, RuntimeError) as error:
-        raise CounterError("counter.bad_file", name=shown(name, 200), why=str(error)) from None
+        raise CounterError("counter.bad_file", name=format_value(name, 200), why=str(error)) from None
     return Tokenizer(os.path.basename(name), tokenizer.encode_ordinary)

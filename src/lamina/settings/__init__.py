@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 from lamina.portable import BINARY, NONBLOCK
 from lamina.settings.environment import process_environment
 from lamina.settings.readers import HOSTED, READERS
@@ -261,7 +261,7 @@ def _read_settings(folder: str, environ: Mapping[str, str] | None, channel: str)
     environ = process_environment() if environ is None else environ
     if channel not in CHANNELS:
         raise SettingsError(
-            "settings.unknown_channel", hint="settings.known", name=shown(channel), known=list(CHANNELS)
+            "settings.unknown_channel", hint="settings.known", name=format_value(channel), known=list(CHANNELS)
         )
     folder = _absolute(folder) if folder else ""
     found = [*(_file_values(folder, channel) if folder else ()), *_variables(environ, channel)]
@@ -287,7 +287,7 @@ def _check_file_value(folder: str, name: str, value: Any, where: str) -> Any:
             "settings.model_is_file", hint="settings.use_variable", where=where, variable="LAMINA_MODEL", reason=reason
         )
     if name in TIGHTENED and value != TIGHTENED[name]:
-        spelled = str(value).lower() if isinstance(value, bool) else shown(value)
+        spelled = str(value).lower() if isinstance(value, bool) else format_value(value)
         raise SettingsError("settings.only_stricter", where=where, value=spelled, variable=f"LAMINA_{name.upper()}")
     if name == "max_rule_bytes" and value > MAX_RULE_BYTES:
         raise SettingsError("settings.rules_too_large", where=where, value=value, limit=MAX_RULE_BYTES)
@@ -434,5 +434,5 @@ def _resolve_inside(folder: str, name: str, where: str, *, itself: bool = False)
     path = "" if "\0" in name else os.path.realpath(os.path.join(folder, name))
     if not path.startswith(os.path.join(folder, "")) and not (itself and path == folder):
         setting = where.rpartition(".")[2].rpartition(" ")[2].upper()
-        raise SettingsError("settings.leads_out", where=where, value=shown(name), variable=f"LAMINA_{setting}")
+        raise SettingsError("settings.leads_out", where=where, value=format_value(name), variable=f"LAMINA_{setting}")
     return path

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
-from lamina.errors import SettingsError, shown
+from lamina.errors import SettingsError, format_value
 from lamina.settings.environment import mask_passwords
 from lamina.text.messages import Phrase
 from lamina.types import Form, Grammar, Key, Lang, Layout, Share
@@ -21,7 +21,7 @@ own key is in `NAME_API_KEY`."""
 
 def _text(value: object, where: Where) -> str:
     if not isinstance(value, str):
-        raise SettingsError("settings.not_text", where=where, value=shown(value))
+        raise SettingsError("settings.not_text", where=where, value=format_value(value))
     return value
 
 
@@ -46,7 +46,7 @@ def read_store(value: object, where: Where) -> str:
 def _user(value: object, where: Where) -> str:
     called = _text(value, where)
     if called.startswith("@") or not (called.isprintable() or not called):
-        raise SettingsError("settings.bad_value", hint="settings.user_names", where=where, value=shown(called))
+        raise SettingsError("settings.bad_value", hint="settings.user_names", where=where, value=format_value(called))
     return called
 
 
@@ -58,7 +58,9 @@ def _number(least: int, hint: str = "") -> Callable[[object, Where], int]:
         if number < least:
             too_large = isinstance(value, int) and not isinstance(value, bool) and number < 0 < value
             code = "settings.number_out_of_range" if too_large else "settings.number_too_small"
-            raise SettingsError(code, hint=hint or _number_hint(value), where=where, least=least, value=shown(value))
+            raise SettingsError(
+                code, hint=hint or _number_hint(value), where=where, least=least, value=format_value(value)
+            )
         return number
 
     return read
@@ -80,7 +82,7 @@ def _switch(value: object, where: Where) -> bool:
     # as the documentation spells it: a variable has words, a file has booleans
     is_variable = isinstance(where, str) and where.startswith("LAMINA_")
     code = "settings.not_switch" if is_variable else "settings.not_boolean"
-    raise SettingsError(code, where=where, value=shown(value))
+    raise SettingsError(code, where=where, value=format_value(value))
 
 
 def _shares(value: object, where: Where) -> dict[str, Share]:
@@ -98,14 +100,16 @@ def _shares(value: object, where: Where) -> dict[str, Share]:
             least, most = pair
             shares[name] = Share(float(least), float(most))
         except (TypeError, ValueError):
-            raise SettingsError("settings.bad_share", where=where, name=shown(name), value=shown(pair)) from None
+            raise SettingsError(
+                "settings.bad_share", where=where, name=format_value(name), value=format_value(pair)
+            ) from None
     return shares
 
 
 def _address(value: object, where: Where) -> str:
     if value == "" or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
-    given = shown(mask_passwords(str(value)))
+    given = format_value(mask_passwords(str(value)))
     raise SettingsError("settings.bad_value", hint="settings.address_form", where=where, value=given)
 
 
@@ -119,7 +123,7 @@ def _token(value: object, where: Where) -> Key | None:
 
 def _person(text: str, where: Where) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
-        raise SettingsError("settings.bad_person", where=where, value=shown(text))
+        raise SettingsError("settings.bad_person", where=where, value=format_value(text))
     return int(text)
 
 
@@ -136,7 +140,7 @@ def _named_people(value: object, where: Where) -> dict[int, str]:
         number, sign, name = piece.partition("=")
         person = _person(number, where)
         if not sign or not name.strip() or person in names:
-            raise SettingsError("settings.bad_named_person", where=where, value=shown(piece))
+            raise SettingsError("settings.bad_named_person", where=where, value=format_value(piece))
         names[person] = _user(name.strip(), where)
     return names
 
@@ -145,14 +149,14 @@ def _folders(value: object, where: Where) -> str:
     """`/data:/srv/models`."""
     for folder in filter(None, _text(value, where).split(":")):
         if not folder.startswith("/"):
-            raise SettingsError("settings.bad_folder", where=where, value=shown(folder))
+            raise SettingsError("settings.bad_folder", where=where, value=format_value(folder))
     return str(value)
 
 
 def _embedder(value: object, where: Where) -> str:
     if value in ("embedded", "none") or (isinstance(value, str) and value.startswith(("http://", "https://"))):
         return str(value)
-    given = shown(mask_passwords(str(value)))
+    given = format_value(mask_passwords(str(value)))
     raise SettingsError("settings.bad_value", hint="settings.embedder_choices", where=where, value=given)
 
 
@@ -161,7 +165,7 @@ def _one_of(*known: str) -> Callable[[object, Where], str]:
         if value not in known:
             choices = [one for one in known if one]
             raise SettingsError(
-                "settings.bad_value", hint="settings.choices", where=where, value=shown(value), choices=choices
+                "settings.bad_value", hint="settings.choices", where=where, value=format_value(value), choices=choices
             )
         return str(value)
 

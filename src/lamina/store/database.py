@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
-from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, shown, surrogate_error
+from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, format_value, surrogate_error
 from lamina.text.messages import Phrase
 from lamina.text.slices import read_json, utf8_size, write_json
 
@@ -169,7 +169,7 @@ def hide_password(where: str) -> str:
 
 def check_owner(owner: str) -> str:
     if not isinstance(owner, str) or not owner:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise OwnerError("owner.missing", value=shown(owner))
+        raise OwnerError("owner.missing", value=format_value(owner))
     return clean(owner, "field.owner", MAX_NAME)
 
 
@@ -178,7 +178,7 @@ def clean(text: str, where: str | Phrase, most: int | None = None) -> str:
     what the text is, as a phrase, its code, or the name of a column."""
     where = Phrase(where) if isinstance(where, str) else where
     if most is not None and len(text) > most:
-        raise MessageError("text.too_long", where=where, count=len(text), most=most, value=shown(text))
+        raise MessageError("text.too_long", where=where, count=len(text), most=most, value=format_value(text))
     if "\0" in text:
         raise MessageError("text.null_character", where=where, position=text.index("\0"))
     try:
@@ -196,7 +196,7 @@ def dump(value: object) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
     except (ValueError, RecursionError) as error:  # most readers refuse a whole document with such a number in it
-        raise MessageError("value.not_json", value=shown(value), why=str(error)) from None
+        raise MessageError("value.not_json", value=format_value(value), why=str(error)) from None
     return text
 
 
@@ -204,7 +204,7 @@ def _plain(value: Any) -> Any:
     try:
         return dict(value)
     except (TypeError, ValueError):
-        raise MessageError("value.not_plain", value=shown(value)) from None
+        raise MessageError("value.not_plain", value=format_value(value)) from None
 
 
 def load(text: str) -> Any:
@@ -216,7 +216,7 @@ def new_id() -> str:
 
 
 def not_found(code: str, name: object) -> NotFoundError:
-    return NotFoundError(code, name=shown(name), hint=ABSENT)
+    return NotFoundError(code, name=format_value(name), hint=ABSENT)
 
 
 def marks(count: int) -> str:

@@ -7,7 +7,7 @@ again is parked and stays visible.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lamina.errors import LeaseError, shown
+from lamina.errors import LeaseError, format_value
 from lamina.records import Job, NewJob
 from lamina.store.database import (
     MAX_KEY,
@@ -73,7 +73,7 @@ def complete_job(job: Job, now: float) -> Steps[None]:
 
 
 def _lease_error(job: Job) -> LeaseError:
-    return LeaseError("job.lease_lost", name=shown(job.job_id), worker=shown(job.worker))
+    return LeaseError("job.lease_lost", name=format_value(job.job_id), worker=format_value(job.worker))
 
 
 MAX_WAIT_S = 3_600.0

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from hashlib import sha256
 
-from lamina.errors import InputError, shown
+from lamina.errors import InputError, format_value
 from lamina.records import ApiKey
 from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, insert, not_found
 from lamina.store.shapes import read_row
@@ -106,7 +106,7 @@ class Keys:
         """A new key of this owner, and its text, which cannot be shown again."""
         clean(name, "field.key_name", MAX_NAME)
         if owner.startswith("@"):
-            raise InputError("key.reserved_owner", owner=shown(owner))
+            raise InputError("key.reserved_owner", owner=format_value(owner))
         made = ApiKey(owner, secrets.token_hex(8), name, tuple(scopes), rate, tokens, self._clock(), expires)
         text = key_text(made.key_id)
         hashed = proof_hash(key_proof(text))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from contextlib import suppress
 from typing import Any, cast
 
-from lamina.errors import InputError, LaminaError, shown
+from lamina.errors import InputError, LaminaError, format_value
 from lamina.records import NOTE
 from lamina.store.database import Clock, Database, Row, Steps, check_owner, dump, insert, load, marks
 from lamina.store.lock import create_private
@@ -194,7 +194,12 @@ def _check_parents(owner: str, table: str, lines: Sequence[dict[str, Any]]) -> S
             if lost := set(names) - {row[0] for row in known}:
                 name = min(lost, key=lambda each: first[each])
                 raise InputError(
-                    "import.no_parent", line=first[name], table=table, parent=parent, column=column, value=shown(name)
+                    "import.no_parent",
+                    line=first[name],
+                    table=table,
+                    parent=parent,
+                    column=column,
+                    value=format_value(name),
                 )
 
 
@@ -207,7 +212,7 @@ def _check_numbers(owner: str, sessions: Collection[str], more: bool) -> Steps[N
     """A session whose last number is not that of its last message could take no other."""
     for names in _pieces(sessions):
         if wrong := (yield from _gaps(owner, names, more=more)):
-            raise InputError("import.wrong_numbers", owner=shown(owner), why=wrong[0], hint=WHOLE_EXPORT)
+            raise InputError("import.wrong_numbers", owner=format_value(owner), why=wrong[0], hint=WHOLE_EXPORT)
 
 
 def _importable_row(table: str, row: Row) -> Row:
@@ -240,7 +245,7 @@ def _check_known(
             (owner, *key),
         )
         if not found or _importable_row(table, (owner, *found[0])) != tuple(row):
-            raise InputError("import.conflict", table=table, owner=shown(owner), key=shown(key))
+            raise InputError("import.conflict", table=table, owner=format_value(owner), key=format_value(key))
 
 
 def _find_fault(table: str, row: Mapping[str, Any]) -> Phrase | None:
@@ -269,7 +274,7 @@ def _parse_line(line: str, number: int, check: Check | None) -> dict[str, Any]:
     table: Any = fields.get("table")
     fields = {**LATER.get(table, {}), **fields} if isinstance(table, str) else fields
     if not isinstance(table, str) or table not in TABLES or not {"owner", *TABLES[table].split(", ")} <= set(fields):
-        raise InputError("import.line_not_row", line=number, value=shown(line), hint=WHOLE_EXPORT)
+        raise InputError("import.line_not_row", line=number, value=format_value(line), hint=WHOLE_EXPORT)
     wrong = _find_fault(table, {name: fields[name] for name in TABLES[table].split(", ")})
     if not wrong and table == "layer_text" and text_hash(load(fields["text"])) != fields["hash"]:
         wrong = Phrase("store.wrong_hash", hash=fields["hash"])
@@ -457,7 +462,9 @@ class Maintenance:
 
 
 def _import_error(error: LaminaError, kept: dict[str, int]) -> LaminaError:
-    rows = [Phrase("import.rows_of_owner", count=count, owner=shown(owner)) for owner, count in kept.items() if count]
+    rows = [
+        Phrase("import.rows_of_owner", count=count, owner=format_value(owner)) for owner, count in kept.items() if count
+    ]
     if not rows:
         return type(error)("import.nothing_added", why=error.phrase, hint=error.next_step)
     return type(error)("import.partly_added", why=error.phrase, count=sum(kept.values()), rows=rows)
@@ -480,9 +487,9 @@ def _check_header(line: str) -> None:
     except (ValueError, LookupError, TypeError, RecursionError):
         known, version = False, None
     if not known:
-        raise InputError("import.not_export", value=shown(line.strip()))
+        raise InputError("import.not_export", value=format_value(line.strip()))
     if version not in KNOWN_FORMATS:
-        raise InputError("import.unknown_format", format=shown(version), known=FORMAT)
+        raise InputError("import.unknown_format", format=format_value(version), known=FORMAT)
 
 
 async def _each(lines: AsyncIterable[str] | Iterable[str]) -> AsyncIterator[str]:

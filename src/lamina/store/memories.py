@@ -6,7 +6,7 @@ Every change takes the owner's next change number, so that an index can ask what
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lamina.errors import MessageError, shown
+from lamina.errors import MessageError, format_value
 from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
 from lamina.store.database import (
     MAX_NAME,
@@ -56,7 +56,7 @@ def _check_memory(memory: NewMemory) -> NewMemory:
 
 def _check_importance(value: float) -> None:
     if not 0 <= value <= 1:
-        raise MessageError("memory.bad_importance", value=shown(value))
+        raise MessageError("memory.bad_importance", value=format_value(value))
 
 
 def _new_rows(owner: str, memories: Sequence[NewMemory], now: float) -> Steps[list[Memory]]:
@@ -147,7 +147,8 @@ def _pin(owner: str, memory_id: str, on: bool, now: float) -> Steps[Memory]:
         later = yield from _one(owner, later.superseded_by)
     if on and memory.state == "superseded":
         raise MessageError(
-            "memory.superseded", name=shown(memory_id), newer=shown(later.memory_id), text=shown(later.text),
+            "memory.superseded", name=format_value(memory_id), newer=format_value(later.memory_id),
+            text=format_value(later.text),
             hint="memory.pin_newer" if later.text else "memory.newer_forgotten",
         )  # fmt: skip
     return (yield from _change(owner, memory_id, {"pinned": int(on)}, now))
@@ -197,7 +198,7 @@ def _edit(owner: str, memory_id: str, values: Mapping[str, Any], now: float) -> 
             (owner, memory.text_hash, memory_id),
         )
         if rows:
-            raise MessageError("memory.duplicate", name=shown(rows[0][0]))
+            raise MessageError("memory.duplicate", name=format_value(rows[0][0]))
     if "text" in values or "context" in values:
         yield "DELETE FROM memory_index WHERE owner = ? AND memory_id = ?", (owner, memory_id)
     return memory

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from lamina.apart import run_apart
-from lamina.errors import LaminaError, MessageError, shown
+from lamina.errors import LaminaError, MessageError, format_value
 from lamina.records import NOTE, MessageState, StoredMessage
 from lamina.store.database import Clock, Database, Row, Steps, count_on, dump, insert, load, marks, new_id, not_found
 from lamina.store.shapes import PLAIN, damaged_row, is_note, read_json_text, read_row
@@ -121,9 +121,9 @@ def split_message(message: AnyMessage) -> tuple[str, str, str, str]:
 def check_message(role: Any, content: object, extra: dict[str, object]) -> None:
     """Refuse what could never be sent."""
     if role not in ROLES:
-        raise MessageError("message.unknown_role", role=shown(role), known=[*ROLES])
+        raise MessageError("message.unknown_role", role=format_value(role), known=[*ROLES])
     if content is not None and not isinstance(content, str | list):
-        raise MessageError("message.unknown_content", value=shown(content))
+        raise MessageError("message.unknown_content", value=format_value(content))
     for part in cast("list[object]", content) if isinstance(content, list) else ():
         _check_part(part)
     _check_extra(extra, role)
@@ -171,22 +171,22 @@ def _check_part(part: object) -> None:
         return
     if fields.get("type") == "image_url" and isinstance(_fields(fields.get("image_url")).get("url"), str):
         return
-    raise MessageError("message.unknown_part", value=shown(part))
+    raise MessageError("message.unknown_part", value=format_value(part))
 
 
 def _check_extra(extra: dict[str, object], role: str) -> None:
     unknown = sorted(set(extra) - {"tool_calls", "tool_call_id", "name"})
     if unknown:
-        raise MessageError("message.unknown_field", name=shown(unknown[0]))
+        raise MessageError("message.unknown_field", name=format_value(unknown[0]))
     calls = extra.get("tool_calls", [])
     for call in cast("list[object]", calls) if isinstance(calls, list) else [None]:
         function = _fields(_fields(call).get("function"))
         texts = (_fields(call).get("id"), function.get("name"), function.get("arguments"))
         if not all(isinstance(text, str) for text in texts):
-            raise MessageError("message.bad_tool_call", value=shown(call))
+            raise MessageError("message.bad_tool_call", value=format_value(call))
     for name in ("tool_call_id", "name"):
         if not isinstance(extra.get(name, ""), str) or (role == "tool" and "tool_call_id" not in extra):
-            raise MessageError("message.field_not_text", role=role, name=name, value=shown(extra.get(name)))
+            raise MessageError("message.field_not_text", role=role, name=name, value=format_value(extra.get(name)))
 
 
 def text_in(content: Any) -> str:
@@ -303,7 +303,9 @@ def _collect(owner: str, message_id: str, on: bool) -> Steps[StoredMessage]:
     if message.is_collected == on:
         return message
     if on and (code := _why_no_answer(message)):
-        raise MessageError(code, seq=message.seq, session=shown(message.session_id), hint="message.collect_answer")
+        raise MessageError(
+            code, seq=message.seq, session=format_value(message.session_id), hint="message.collect_answer"
+        )
     number = (yield from count_on(owner, "collected")) if on else 0
     rows = yield (
         "UPDATE conversation SET is_collected = ?, collected = ? WHERE owner = ? AND message_id = ? "

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Unpack
 
-from lamina.errors import ABSENT, NotFoundError, shown
+from lamina.errors import ABSENT, NotFoundError, format_value
 from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, Found, Job, SearchHits, Session, SessionChanges, Summary
 from lamina.store.database import (
     MAX_NAME,
@@ -151,7 +151,7 @@ def _branch(
 ) -> Steps[Session]:
     parent = yield from get_session(owner, session_id)
     if not 1 <= seq <= parent.last_seq:
-        raise NotFoundError("message.no_such_number", session=shown(session_id), seq=seq, hint=ABSENT)
+        raise NotFoundError("message.no_such_number", session=format_value(session_id), seq=seq, hint=ABSENT)
     copy = Session(
         owner=owner, session_id=name or new_id(), title=parent.title if title is None else title,
         scenario=parent.scenario,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from lamina.errors import LaminaError, StoreDamagedError, shown
+from lamina.errors import LaminaError, StoreDamagedError, format_value
 from lamina.records import MAX_PHASE_CHARACTERS
 from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, Row, clean, load
 from lamina.store.lock import RECOVERY
@@ -309,7 +309,7 @@ def find_fault(table: str, row: Mapping[str, Any]) -> Phrase | None:
         shape = TEXT if is_plain else _shape(table, name)
         holds = shape.holds(read_json_text(value) if shape.is_json else value)
         if not holds and not (value is None and name in NULL):
-            return Phrase("row.wrong_value", column=name, value=shown(value), expected=shape.says)
+            return Phrase("row.wrong_value", column=name, value=format_value(value), expected=shape.says)
         if isinstance(value, str):
             try:
                 clean(value, name)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from os import PathLike, fspath
 
-from lamina.errors import StoreError, shown
+from lamina.errors import StoreError, format_value
 from lamina.store.database import Clock, Database
 from lamina.store.jobs import Jobs
 from lamina.store.keys import Keys
@@ -70,7 +70,7 @@ async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) ->
         db, before = await open_postgres(where, clock)
         clock = _shift_clock(clock, db.skew)
     elif "://" in where and not where.startswith("sqlite:///"):
-        raise StoreError("store.unknown_scheme", scheme=shown(where.partition("://")[0]))
+        raise StoreError("store.unknown_scheme", scheme=format_value(where.partition("://")[0]))
     else:
         db, before = await open_sqlite(where.removeprefix("sqlite:///"), clock)
     try:

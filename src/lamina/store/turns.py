@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.apart import run_apart
-from lamina.errors import LeaseError, MessageError, NotFoundError, shown
+from lamina.errors import LeaseError, MessageError, NotFoundError, format_value
 from lamina.records import FinalState, NewJob, Sent, TurnRecord
 from lamina.store.database import MAX_NAME, Clock, Database, Row, Steps, clean, dump, insert, load, new_id, not_found
 from lamina.store.jobs import add_jobs
@@ -69,7 +69,7 @@ def receipt_size(receipt: Mapping[str, Any] | None, texts: Mapping[str, str] | N
 def receipt_rows(receipt: Mapping[str, Any] | None, texts: Mapping[str, str] | None) -> ReceiptRows:
     for name, text in (texts or {}).items():
         if name != text_hash(text):
-            raise MessageError("text.wrong_hash", name=shown(name))
+            raise MessageError("text.wrong_hash", name=format_value(name))
     rows = {name: dump(text) for name, text in (texts or {}).items()}
     whole = None if receipt is None else dump(receipt)
     if whole is not None and len(whole) > MAX_ROW_CHARACTERS:
@@ -183,13 +183,13 @@ def _check_results(owner: str, session_id: str, messages: Sequence[AnyMessage]) 
             waiting = {str(call["id"]) for call in kept.get("tool_calls") or ()} if role == "assistant" else set()
     for name in given:
         if name not in waiting:
-            raise MessageError("turn.unexpected_result", name=shown(name))
+            raise MessageError("turn.unexpected_result", name=format_value(name))
         waiting.discard(name)
 
 
 def _of_session(turn: TurnRecord, session_id: str) -> TurnRecord:
     if turn.session_id != session_id:
-        raise MessageError("turn.key_used", key=shown(turn.key))
+        raise MessageError("turn.key_used", key=format_value(turn.key))
     return turn
 
 
@@ -211,7 +211,7 @@ def _hold(
 
 
 def _ended_error(turn: TurnRecord) -> LeaseError:
-    return LeaseError("turn.already_ended", name=shown(turn.turn_id), state=turn.state)
+    return LeaseError("turn.already_ended", name=format_value(turn.turn_id), state=turn.state)
 
 
 def _chunk(

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from lamina.errors import InputError, SettingsError, shown
+from lamina.errors import InputError, SettingsError, format_value
 from lamina.types import Key
 
 
@@ -31,14 +31,14 @@ class Webhook:
         except ValueError:
             valid, parts = False, urlsplit("")
         if not valid:
-            raise InputError("telegram.bad_webhook", value=shown(self.address))
+            raise InputError("telegram.bad_webhook", value=format_value(self.address))
         return parts.path or "/"
 
     @property
     def host_and_port(self) -> tuple[str, int]:
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
-            raise InputError("telegram.bad_listen", value=shown(self.listen))
+            raise InputError("telegram.bad_listen", value=format_value(self.listen))
         return host.strip("[]"), int(port)
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from lamina.errors import shown
+from lamina.errors import format_value
 from lamina.text.messages import Phrase
 
 KINDS: dict[str, tuple[type, ...]] = {
@@ -45,7 +45,7 @@ def _find_misfits(schema: Mapping[str, Any], value: Any, where: str) -> Iterator
     enum: Any = schema.get("enum")
     if isinstance(enum, list) and not any(_equal(value, each) for each in cast(list[Any], enum)):
         choices = [json.dumps(each, ensure_ascii=False) for each in cast(list[Any], enum)]
-        yield Phrase("arguments.not_in_enum", name=name, choices=choices, value=shown(value))
+        yield Phrase("arguments.not_in_enum", name=name, choices=choices, value=format_value(value))
     if isinstance(value, dict):
         yield from _find_misfits_of_object(schema, cast(dict[str, Any], value), where)
     items: Any = schema.get("items")
@@ -67,7 +67,7 @@ def _find_misfits_of_object(schema: Mapping[str, Any], value: dict[str, Any], wh
             yield from _find_misfits(cast(Schema, inner), each, f"{prefix}{name}") if isinstance(inner, dict) else ()
         elif rest is False:
             code = "arguments.unknown" if properties else "arguments.none_known"
-            name = f"{prefix}{name if name.isidentifier() else shown(name)}"
+            name = f"{prefix}{name if name.isidentifier() else format_value(name)}"
             yield Phrase(code, name=name, known=list(properties))
         elif isinstance(rest, dict):
             yield from _find_misfits(cast(Schema, rest), each, f"{prefix}{name}")
@@ -88,7 +88,7 @@ def _wrong_type(name: str | Phrase, schema: Mapping[str, Any], value: Any) -> Ph
     choices = cast(list[Schema], schema.get("anyOf") or [schema])
     kinds = "|".join(dict.fromkeys(kind for each in choices for kind in _kinds(each)))
     code = "arguments.wrong_type" if kinds else "arguments.fits_no_type"
-    return Phrase(code, name=name, types=kinds, type=kind_of(value), value=shown(value))
+    return Phrase(code, name=name, types=kinds, type=kind_of(value), value=format_value(value))
 
 
 def _is(value: object, kind: str) -> bool:

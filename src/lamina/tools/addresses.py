@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.types import Key
 
 Address = IPv4Address | IPv6Address
@@ -103,18 +103,18 @@ def read_target(url: str) -> Target:
         char <= " " or char in '\\<>"`{}|^\x7f' or unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zs")
         for char in url
     ):
-        raise ToolError("web.bad_character", url=shown(url))
+        raise ToolError("web.bad_character", url=format_value(url))
     try:
         parts = urlsplit(url)
         host, port, user = parts.hostname or "", parts.port, parts.username is not None or "@" in parts.netloc
     except ValueError:
-        raise ToolError("web.not_a_url", url=shown(url)) from None
+        raise ToolError("web.not_a_url", url=format_value(url)) from None
     if parts.scheme not in PORTS:
-        raise ToolError("web.bad_scheme", url=shown(url))
+        raise ToolError("web.bad_scheme", url=format_value(url))
     if user:
         raise ToolError("web.user_name", scheme=parts.scheme, host=host)
     if port == 0:
-        raise ToolError("web.port_zero", url=shown(url))
+        raise ToolError("web.port_zero", url=format_value(url))
     host, address = _read_host(host, bracketed="[" in parts.netloc)
     query = "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?[]") if parts.query else ""
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._") + query
@@ -132,18 +132,18 @@ def _read_host(host: str, bracketed: bool) -> tuple[str, Address | None]:
     try:
         plain = plain.encode("idna").decode("ascii") if not plain.isascii() else plain
     except UnicodeError:
-        raise ToolError("web.not_a_host", host=shown(host)) from None
+        raise ToolError("web.not_a_host", host=format_value(host)) from None
     last = plain.rpartition(".")[2]
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", last):  # then every program that connects takes it for a number
         try:
             address = IPv4Address(plain)
         except ValueError:
-            raise ToolError("web.unusual_address", host=shown(host)) from None
+            raise ToolError("web.unusual_address", host=format_value(host)) from None
         return plain, address
     if any(plain == name or plain.endswith(f".{name}") for name in _LOCAL) or "." not in plain:
-        raise ToolError("web.local_name", host=shown(host))
+        raise ToolError("web.local_name", host=format_value(host))
     if not _HOST.fullmatch(plain):
-        raise ToolError("web.not_a_host", host=shown(host))
+        raise ToolError("web.not_a_host", host=format_value(host))
     return plain, None
 
 

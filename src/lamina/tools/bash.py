@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.sandbox.environment import shell_environment
 from lamina.sandbox.process import Ran
 from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Confined, Sandbox, is_below
@@ -261,4 +261,4 @@ def clean_output(output: str) -> str:
 
 def _name_signal(number: int) -> str:
     known = {each.value: each.name for each in signal.Signals}
-    return f"{number} ({known[number]})" if number in known else shown(number)
+    return f"{number} ({known[number]})" if number in known else format_value(number)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lamina.apart import GRACE_S, CaughtError, in_thread
-from lamina.errors import LaminaError, ToolError, shown
+from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
 from lamina.text.messages import Phrase, Value, join_clauses
 from lamina.text.schema import find_problems, kind_of
@@ -28,13 +28,13 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
     tool = tools.get(call.name)
     if tool is None:
         code = "outcome.unknown_tool" if tools else "outcome.no_tools"
-        return _failure(code, name=shown(call.name), known=list(tools))
+        return _failure(code, name=format_value(call.name), known=list(tools))
     if tool.run is None:
         return _failure("outcome.only_described", tool=tool.name)
     try:
         arguments = read_arguments(call.arguments)
     except ToolError as error:
-        given = shown(call.arguments, 200)
+        given = format_value(call.arguments, 200)
         return _failure("outcome.unusable_arguments", tool=tool.name, problem=error.phrase, given=given)
     problems = find_problems(tool.parameters, arguments)
     if problems:
@@ -70,7 +70,7 @@ def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):  # parsers disagree on which one counts, and people are shown only one of them
         names = [name for name, _ in pairs]
-        raise ToolError("arguments.doubled", name=shown(next(name for name in names if names.count(name) > 1)))
+        raise ToolError("arguments.doubled", name=format_value(next(name for name in names if names.count(name) > 1)))
     return found
 
 
@@ -82,7 +82,7 @@ async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask
     if isinstance(decision, Outcome):
         return decision
     if not isinstance(decision, Decision):
-        return _failure("outcome.no_decision", tool=tool.name, value=shown(decision))
+        return _failure("outcome.no_decision", tool=tool.name, value=format_value(decision))
     if decision.verdict == "safe":
         return None
     reason = decision.explain()

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
-from lamina.errors import InstructionsError, ToolError, shown
+from lamina.errors import InstructionsError, ToolError, format_value
 from lamina.prompts.workspace import FileBytes, Missing, Workspace, below, key_of, parts
 from lamina.text.messages import Phrase, Value
 from lamina.text.unicode import visible
@@ -97,7 +97,7 @@ class _Files(Workspace):
         if first < 1 or (limit is not None and limit < 1):
             raise ToolError("read_file.bad_range", offset=str(offset), limit=str(limit))
         if first > len(lines):
-            raise ToolError("read_file.past_end", file=shown(path), lines=len(lines), first=first)
+            raise ToolError("read_file.past_end", file=format_value(path), lines=len(lines), first=first)
         last = min(len(lines), first - 1 + (limit or len(lines)))
         part = "".join(lines[first - 1 : last])
         newline = "" if part.endswith("\n") else "\n"
@@ -116,7 +116,7 @@ class _Files(Workspace):
         with self.changing:
             new = write_whole(self.root, self._check_writable(path), data)
         code = "write_file.created" if new else "write_file.written"
-        return str(Phrase(code, file=shown(path, 200), size=len(data), lines=len(_split_lines(content))))
+        return str(Phrase(code, file=format_value(path, 200), size=len(data), lines=len(_split_lines(content))))
 
     def edit_file(
         self, path: Annotated[str, PATH_DESCRIPTION],
@@ -130,7 +130,7 @@ class _Files(Workspace):
             found = self._load_bytes(path)
             data, at = self._replace_text(path, found.data, old_string, new_string)
             write_whole(self.root, name, data, known=key_of(found.info))
-        return str(Phrase("edit_file.replaced", file=shown(path, 200), line=at))
+        return str(Phrase("edit_file.replaced", file=format_value(path, 200), line=at))
 
     def check_read(self, arguments: Mapping[str, Any]) -> Decision:
         path = arguments["path"]
@@ -155,9 +155,9 @@ class _Files(Workspace):
     def check(self, path: str, found: str, info: os.stat_result) -> None:
         super().check(path, found, info)
         if found and (DATABASE.search(fold_name(found)) or (info.st_dev, info.st_ino) in self.closed.identify()):
-            raise ToolError("file_tool.database", file=shown(path))
+            raise ToolError("file_tool.database", file=format_value(path))
         if found and is_secret_path(found) and not is_secret_path(path):
-            raise ToolError("read_file.link_to_secret", file=shown(path), target=shown(found))
+            raise ToolError("read_file.link_to_secret", file=format_value(path), target=format_value(found))
 
     def _load_bytes(self, path: str) -> FileBytes:
         found = self.load(self._below(path))
@@ -185,9 +185,9 @@ class _Files(Workspace):
         name = self._below(path)
         names = [fold_name(each) for each in checked_names(name)]
         if ".git" in names:
-            raise ToolError("write_file.belongs_to_git", file=shown(path))
+            raise ToolError("write_file.belongs_to_git", file=format_value(path))
         if DATABASE.search(names[-1]):
-            raise ToolError("file_tool.database", file=shown(path))
+            raise ToolError("file_tool.database", file=format_value(path))
         return name
 
     def _check_change(self, arguments: Mapping[str, Any], difference: Callable[[str], str]) -> Decision:
@@ -240,7 +240,7 @@ def _split_lines(text: str) -> list[str]:
 def _only_match(path: str, text: str, old: str) -> int:
     at = text.find(old)
     if at < 0:
-        raise ToolError("edit_file.not_found", hint=_explain_absence(text, old), file=shown(path))
+        raise ToolError("edit_file.not_found", hint=_explain_absence(text, old), file=format_value(path))
     places: list[int] = []
     found = at
     while found >= 0 and len(places) < 6:
@@ -248,7 +248,7 @@ def _only_match(path: str, text: str, old: str) -> int:
         found = text.find(old, found + 1)  # one character on: two that overlap are two
     if len(places) > 1:
         code = "edit_file.found_often" if len(places) > 5 else "edit_file.found_twice"
-        raise ToolError(code, hint="edit_file.make_unique", file=shown(path), lines=places[:5])
+        raise ToolError(code, hint="edit_file.make_unique", file=format_value(path), lines=places[:5])
     return at
 
 

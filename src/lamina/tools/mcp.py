@@ -18,7 +18,7 @@ import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client, types
 from mcp.client.streamable_http import streamable_http_client
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.sandbox.environment import clean_environment
 from lamina.text.messages import Phrase
 from lamina.text.unicode import ANY, visible
@@ -55,7 +55,7 @@ def servers_of(config: Mapping[str, Any]) -> list[Server]:
     """The servers of `{"mcpServers": {name: {"command": …} or {"url": …}}}`; without those that are `disabled`."""
     found = config.get("mcpServers")
     if not isinstance(found, Mapping):
-        raise ToolError("mcp.no_servers", hint="mcp.form", found=shown(list(config)))
+        raise ToolError("mcp.no_servers", hint="mcp.form", found=format_value(list(config)))
     servers = cast(Mapping[str, Any], found)
     return [_read_server(name, each) for name, each in servers.items() if not _is_disabled(each)]
 
@@ -65,23 +65,23 @@ def _is_disabled(entry: object) -> bool:
 
 
 def _read_server(name: str, entry: object) -> Server:
-    server = shown(name)
+    server = format_value(name)
     if not SERVER_NAME.fullmatch(name) or "__" in name:
         raise ToolError("mcp.bad_name", server=server)
     if not isinstance(entry, Mapping):
-        raise ToolError("mcp.not_an_object", hint="mcp.form", server=server, value=shown(entry))
+        raise ToolError("mcp.not_an_object", hint="mcp.form", server=server, value=format_value(entry))
     values = cast(Mapping[str, Any], entry)
     command, url = values.get("command", ""), values.get("url", "")
     if not isinstance(command, str) or not isinstance(url, str) or bool(command) == bool(url):
         raise ToolError("mcp.neither_command_nor_url", hint="mcp.form", server=server)
     if url and not url.startswith(("http://", "https://")):
-        raise ToolError("mcp.bad_url", server=server, url=shown(url))
+        raise ToolError("mcp.bad_url", server=server, url=format_value(url))
     args: object = values.get("args", [])
     if not isinstance(args, list) or not all(isinstance(each, str) for each in cast(list[Any], args)):
-        raise ToolError("mcp.bad_args", hint="mcp.form", server=server, value=shown(cast(object, args)))
+        raise ToolError("mcp.bad_args", hint="mcp.form", server=server, value=format_value(cast(object, args)))
     trust = values.get("trust", False)
     if not isinstance(trust, bool):
-        raise ToolError("mcp.bad_trust", server=server, value=shown(trust))
+        raise ToolError("mcp.bad_trust", server=server, value=format_value(trust))
     pairs = {key: _read_pairs(server, key, values.get(key, {})) for key in ("env", "headers")}
     return Server(name, command, tuple(cast(list[str], args)), pairs["env"], url, pairs["headers"], trust)
 
@@ -93,7 +93,7 @@ def _read_pairs(server: str, key: str, value: object) -> tuple[tuple[str, str], 
     pairs = cast(Mapping[str, Any], value)
     wrong = [name for name, each in pairs.items() if not isinstance(each, str)]
     if wrong:
-        raise ToolError("mcp.pairs_not_text", server=server, field=key, names=shown(wrong))
+        raise ToolError("mcp.pairs_not_text", server=server, field=key, names=format_value(wrong))
     return tuple(pairs.items())
 
 
@@ -190,14 +190,14 @@ class _Host:
 
     def _next_step(self) -> Phrase:
         if self.server.url:
-            return Phrase("mcp.check_url", url=shown(self.server.url.partition("?")[0]))
-        return Phrase("mcp.run_by_hand", command=shown(self.server.command))
+            return Phrase("mcp.check_url", url=format_value(self.server.url.partition("?")[0]))
+        return Phrase("mcp.run_by_hand", command=format_value(self.server.command))
 
     def _tool(self, client: Client, each: types.Tool) -> Tool:
         name = self.server.name
         description = _clean_text(each.description or "", MAX_DESCRIPTION_CHARS)
         if not description:
-            raise ToolError("mcp.no_description", hint="mcp.fix_server", server=name, tool=shown(each.name))
+            raise ToolError("mcp.no_description", hint="mcp.fix_server", server=name, tool=format_value(each.name))
         reads = each.annotations is not None and each.annotations.read_only_hint is True
         decision = Decision("safe") if reads and self.server.trust else None
 
@@ -237,7 +237,7 @@ class _Host:
         elif not isinstance(required, list) or not all(isinstance(each, str) for each in cast(list[Any], required)):
             code = "mcp.bad_required"
         if code:
-            raise ToolError(code, hint="mcp.fix_server", server=self.server.name, tool=shown(tool.name))
+            raise ToolError(code, hint="mcp.fix_server", server=self.server.name, tool=format_value(tool.name))
         return {"properties": {}, **_clean_schema(schema)}
 
 
@@ -303,7 +303,7 @@ def _explain_end(task: asyncio.Task[None]) -> Phrase:
         error = cast(BaseExceptionGroup[BaseException], error).exceptions[0]
     if isinstance(error, FileNotFoundError):
         code = "mcp.no_command" if error.filename else "mcp.no_such_command"
-        return Phrase(code, command=shown(error.filename))
+        return Phrase(code, command=format_value(error.filename))
     if error is None:
         return Phrase("mcp.ended_at_once")
     return Phrase("mcp.raised", error=type(error).__name__, problem=_clean_text(" ".join(str(error).split()), 300))

@@ -32,7 +32,7 @@ from typing import (
 )  # fmt: skip
 from typing import is_typeddict as is_typed_dict
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.text.schema import Schema
 from lamina.types import Decision, Layer, Outcome, ToolCallEvent
 
@@ -80,14 +80,16 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise ToolError("tool.bad_name", name=shown(self.name))
+            raise ToolError("tool.bad_name", name=format_value(self.name))
         if not isinstance(self.description, str) or not self.description.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise ToolError("tool.no_description", tool=self.name)
         if self.max_chars < 1:
             raise ToolError("tool.bad_max_chars", tool=self.name, value=self.max_chars)
         for mode in self.modes:
             if mode not in MODES:
-                raise ToolError("tool.unknown_mode", hint="tool.modes", tool=self.name, mode=shown(mode), known=MODES)
+                raise ToolError(
+                    "tool.unknown_mode", hint="tool.modes", tool=self.name, mode=format_value(mode), known=MODES
+                )
         if not 0 < self.seconds < math.inf:
             raise ToolError("tool.bad_seconds", tool=self.name, value=repr(self.seconds))
 
@@ -142,7 +144,7 @@ class ToolRegistry:
     def __getitem__(self, name: str) -> Tool:
         if name not in self._tools:
             hint = "tool.known" if self._tools else "tool.none_known"
-            raise ToolError("tool.not_found", hint=hint, name=shown(name), known=list(self._tools))
+            raise ToolError("tool.not_found", hint=hint, name=format_value(name), known=list(self._tools))
         return self._tools[name]
 
     def add(self, tool: Tool) -> None:
@@ -174,7 +176,7 @@ class ToolRegistry:
     def for_mode(self, mode: str) -> "ToolRegistry":
         """The tools that are offered in a mode."""
         if mode not in MODES:
-            raise ToolError("tool.no_such_mode", hint="tool.modes", mode=shown(mode), known=MODES)
+            raise ToolError("tool.no_such_mode", hint="tool.modes", mode=format_value(mode), known=MODES)
         return ToolRegistry(*(tool for tool in self if mode in tool.modes))
 
     async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None) -> Outcome:
@@ -242,7 +244,9 @@ def schema_of(hint: Any, tool: str, where: str) -> Schema:
         fields = get_type_hints(hint, include_extras=True)
         properties = {key: schema_of(each, tool, f"{where}.{key}") for key, each in fields.items()}
         return _object(properties, [key for key in fields if key in hint.__required_keys__])
-    raise ToolError("tool.type_without_schema", hint="tool.use_types", tool=tool, parameter=where, type=shown(hint))
+    raise ToolError(
+        "tool.type_without_schema", hint="tool.use_types", tool=tool, parameter=where, type=format_value(hint)
+    )
 
 
 def _object(properties: Schema, required: list[str]) -> Schema:

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.text.messages import Phrase
 from lamina.text.unicode import visible_command
 from lamina.tools.addresses import (
@@ -165,7 +165,7 @@ class Web:
                         return Page(before.url, "text/plain", _describe_elsewhere(target), cut=False)
         except TimeoutError:
             raise ToolError("web.no_answer_in", host=target.host, seconds=f"{self.seconds:g}") from None
-        raise ToolError("web.too_many_redirects", url=shown(url), limit=MAX_REDIRECTS)
+        raise ToolError("web.too_many_redirects", url=format_value(url), limit=MAX_REDIRECTS)
 
     def _target(self, url: str) -> Target:
         """The address, when it may be fetched at all."""
@@ -179,7 +179,7 @@ class Web:
     def _redirected(self, before: Target, location: str, ports: set[int]) -> Target:
         target = self._target(urljoin(before.url, location.partition("#")[0].strip().replace(" ", "%20")))
         if before.scheme == "https" and target.scheme == "http":
-            raise ToolError("web.leads_to_http", host=before.host, url=shown(target.url))
+            raise ToolError("web.leads_to_http", host=before.host, url=format_value(target.url))
         if target.port not in ports:
             raise ToolError("web.leads_to_port", host=before.host, port=target.port, target=target.host)
         return target
@@ -200,16 +200,18 @@ class Web:
                 if response.status in (301, 302, 303, 307, 308) and "Location" in response.headers:
                     return response.headers["Location"]
                 if response.status != 200:
-                    raise ToolError("web.bad_status", host=target.host, status=response.status, url=shown(target.url))
+                    raise ToolError(
+                        "web.bad_status", host=target.host, status=response.status, url=format_value(target.url)
+                    )
                 return await self._read(target, response)
         except ToolError:
             raise
         except aiohttp.ClientError as error:
             if isinstance(error, TimeoutError):
                 raise ToolError("web.no_answer", host=target.host) from None
-            raise ToolError("web.failed", url=shown(target.url), reason=shown(str(error))) from None
+            raise ToolError("web.failed", url=format_value(target.url), reason=format_value(str(error))) from None
         except ValueError as error:
-            raise ToolError("web.not_http", host=target.host, reason=shown(str(error))) from None
+            raise ToolError("web.not_http", host=target.host, reason=format_value(str(error))) from None
 
     async def _addresses(self, target: Target) -> list[str]:
         """Where the host is; none of its addresses may be a private one."""
@@ -227,7 +229,7 @@ class Web:
     async def _read(self, target: Target, response: aiohttp.ClientResponse) -> Page:
         kind = response.content_type.lower() if "Content-Type" in response.headers else ""
         if kind and not _TEXTS.fullmatch(kind):
-            raise ToolError("web.not_text_but", hint="web.only_text", url=shown(target.url), type=kind)
+            raise ToolError("web.not_text_but", hint="web.only_text", url=format_value(target.url), type=kind)
         unpack = _Unpack(response.headers.get("Content-Encoding", ""), self.most_bytes)
         raw = 0
         async for part in response.content.iter_chunked(_CHUNK_BYTES):
@@ -240,7 +242,7 @@ class Web:
         if not kind:
             kind = "text/html" if body.lstrip()[:1] == b"<" else "text/plain"
             if b"\0" in body[:1024]:
-                raise ToolError("web.not_text", hint="web.only_text", url=shown(target.url))
+                raise ToolError("web.not_text", hint="web.only_text", url=format_value(target.url))
         return Page(target.url, kind, decoded(body, response.charset or ""), unpack.full)
 
 
@@ -263,7 +265,7 @@ class _Unpack:
         self._again = False
         self._kind = encoding.strip().lower()
         if self._kind not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise ToolError("web.unknown_encoding", encoding=shown(encoding))
+            raise ToolError("web.unknown_encoding", encoding=format_value(encoding))
         self._stream = None if self._kind in ("", "identity") else zlib.decompressobj(47)
 
     def take(self, part: bytes) -> None:

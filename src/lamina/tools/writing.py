@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from lamina.errors import ToolError, shown
+from lamina.errors import ToolError, format_value
 from lamina.portable import NOFOLLOW
 from lamina.prompts.workspace import Key, key_of, parts
 from lamina.text.messages import Value
@@ -100,7 +100,7 @@ def _open_folder(root: str, names: list[str], path: str) -> Generator[int]:
     try:
         here = os.open(root, _ROOT)
     except OSError as error:
-        _refuse("write_file.no_root", path, root=shown(root), reason=error.strerror)
+        _refuse("write_file.no_root", path, root=format_value(root), reason=error.strerror)
     try:
         for name in names:
             here = _enter(here, name, path)
@@ -120,10 +120,10 @@ def _enter(here: int, name: str, path: str) -> int:
             below = os.open(name, _FOLDER, dir_fd=here)
     except OSError as error:
         code = "write_file.way_is_no_folder" if error.errno in _LINK else "write_file.way_is_closed"
-        _refuse(code, path, hint="write_file.name_real_folder", name=shown(name), reason=error.strerror)
+        _refuse(code, path, hint="write_file.name_real_folder", name=format_value(name), reason=error.strerror)
     os.close(here)
     return below
 
 
 def _refuse(code: str, path: str, *, hint: str = "", **values: Value) -> NoReturn:
-    raise ToolError(code, hint=hint, file=shown(path, 200), **values)
+    raise ToolError(code, hint=hint, file=format_value(path, 200), **values)
