@@ -1,12 +1,12 @@
 """The slash commands of a chat: each looks something up or changes the session, and says so in a few lines.
 
-They are for people on a terminal; scripts have `lamina sessions`, `memory`, `trace` and the others.
+They are for people on a terminal; scripts use `lamina sessions`, `memory`, `trace` and the others.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Group
 from rich.padding import Padding
@@ -26,35 +26,44 @@ from lamina.app.traces import (
     rules_of,
     unsent,
 )
-from lamina.cli.call import check_choice
-from lamina.cli.chat_view import Seen, call_line, result_lines
-from lamina.cli.common import format_time, one_line, short_id, styled, table
-from lamina.cli.markdown import Answer
+from lamina.cli.call import MODES, check_choice
+from lamina.cli.chat_view import TurnSummary, call_line, format_over_budget, result_lines
 from lamina.cli.memory import memory_table
 from lamina.cli.say import Say, visible
-from lamina.cli.screen import Screen
-from lamina.cli.sessions import MODES, mark_hits, session_table
-from lamina.cli.talk import resume_session, start_session
-from lamina.cli.view import bars, cuts, files_table, proof, segments
+from lamina.cli.screen import AnswerMarkdown, Screen
+from lamina.cli.sessions import mark_hits, resume_session, session_table, start_session
+from lamina.cli.view import (
+    cut_table,
+    files_table,
+    format_time,
+    layer_bars,
+    one_line,
+    pairs,
+    proof_line,
+    segment_table,
+    short_id,
+    styled,
+    table,
+)
 from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
-from lamina.records import Session, StoredMessage, Template, TurnRecord
+from lamina.records import Session, SessionChanges, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
 from lamina.types import Receipt, ToolCallEvent, ToolResult
 
 MAX_LISTED = 15
 RECAP_CHARACTERS = 1_200
-"""Characters of the last answer that are shown when a session is taken up again."""
+"""Characters of the last answer that are shown when a session is resumed."""
 NONE = ("none", "off", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Somebody is done."""
+    """The person leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchModel:
-    """Somebody wants another model."""
+    """The person wants another model."""
 
     model: str
 
@@ -75,7 +84,7 @@ class ChatState:
     skill: str = ""
     phase: str = ""
     """The phase of the next session."""
-    last: Seen | None = None
+    last: TurnSummary | None = None
     sessions: Sequence[Session] = ()
     skills: Sequence[Template] = field(default_factory=list[Template])
 
@@ -97,6 +106,12 @@ class ChatState:
             self.session = await start_session(self.app, words, mode=self.wanted, skill=self.skill, phase=self.phase)
         return self.session
 
+    async def change_session(self, **changes: Unpack[SessionChanges]) -> None:
+        """Change the session, where it has begun; otherwise the next one will have the changes."""
+        if self.session:
+            sessions = self.app.store.sessions
+            self.session = await sessions.update(self.owner, self.session.session_id, **changes)
+
     async def refresh(self) -> None:
         """What completion offers, as it is now."""
         self.sessions = await self.app.store.sessions.list(self.owner, limit=MAX_LISTED)
@@ -117,7 +132,7 @@ class ChatState:
         self.show(words)
 
     async def recap(self) -> None:
-        """The last turn of a session that is taken up again: question, calls, answer."""
+        """The last turn of a session that is resumed: question, calls, answer."""
         assert self.session is not None
         turn = await last_turn(self.app.store, self.owner, self.session.session_id)
         if turn:
@@ -125,7 +140,7 @@ class ChatState:
         else:  # messages from elsewhere
             rows = await self.app.store.history.messages(self.owner, self.session.session_id, limit=2, newest=True)
         calls = called(rows)
-        self.last = Seen(calls=calls, stored=True)
+        self.last = TurnSummary(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
         self.screen.print(
             Text().append("↻ ", style="cyan").append(visible(title), style="bold").append(
@@ -145,7 +160,7 @@ class ChatState:
             words = Text().append("› ", style="dim cyan").append(visible(one_line(row.text, 300)), style="dim")
             self.screen.print(words, Text(""))
         elif row.role == "assistant" and text.strip():
-            self.screen.print(Padding(Answer(text), (0, 0, 0, 2)), Text(""))
+            self.screen.print(Padding(AnswerMarkdown(text), (0, 0, 0, 2)), Text(""))
         asked = [calls[call["id"]] for call in row.extra.get("tool_calls") or ()]
         for call, result in asked:
             self.screen.print(self.call_lines(call, result, full=False))
@@ -183,11 +198,9 @@ async def _new(chat: ChatState, words: str) -> None:
 
 
 async def _sessions(chat: ChatState, words: str) -> None:
-    found = chat.sessions
-    if not found:
+    if not chat.sessions:
         return chat.print_line("cli.sessions.none", user=chat.owner)
-    chat.show(session_table(chat.say, found))
-    return None
+    return chat.show(session_table(chat.say, chat.sessions))
 
 
 async def _resume(chat: ChatState, words: str) -> None:
@@ -202,8 +215,7 @@ async def _mode(chat: ChatState, words: str) -> None:
     if words:
         check_choice("/mode", words, MODES)
         chat.wanted = words
-        if chat.session:
-            chat.session = await chat.app.store.sessions.update(chat.owner, chat.session.session_id, mode=words)
+        await chat.change_session(mode=words)
     lines = [
         Text()
         .append("● " if name == chat.mode else "○ ", style="cyan" if name == chat.mode else "dim")
@@ -222,28 +234,22 @@ async def _skill(chat: ChatState, words: str) -> None:
                 raise InputError("skill.not_enabled", hint="skill.known", name=repr(words), known=close)
             await check_skill(chat.app.store, chat.owner, words, chat.host)
         chat.skill = "" if words in NONE else words
-        if chat.session:
-            session_id = chat.session.session_id
-            chat.session = await chat.app.store.sessions.update(chat.owner, session_id, skill=chat.skill)
+        await chat.change_session(skill=chat.skill)
     if not chat.skills:
         return chat.print_line("cli.chat.no_skills")
     chosen = chat.session.skill if chat.session else chat.skill
-    rows = [
-        [styled("● " + t.name if t.name == chosen else "○ " + t.name, "cyan" if t.name == chosen else ""),
-         one_line(t.description, 100)]
-        for t in chat.skills
-    ]  # fmt: skip
-    chat.show(table(chat.say, ("name", "text"), rows))
-    return None
+    rows: list[tuple[Any, str]] = []
+    for template in chat.skills:
+        name = styled(f"● {template.name}", "cyan") if template.name == chosen else f"○ {template.name}"
+        rows.append((name, one_line(template.description, 100)))
+    return chat.show(table(chat.say, ("name", "text"), rows))
 
 
 async def _phase(chat: ChatState, words: str) -> None:
     """What the chat is working on now, sent before each message from here on."""
     if words:
         chat.phase = read_phase(words)
-        if chat.session:
-            session_id = chat.session.session_id
-            chat.session = await chat.app.store.sessions.update(chat.owner, session_id, phase=chat.phase)
+        await chat.change_session(phase=chat.phase)
     phase = chat.session.phase if chat.session else chat.phase
     chat.print_line("cli.chat.phase" if phase else "cli.chat.no_phase", phase=one_line(phase, 300))
 
@@ -261,10 +267,10 @@ async def _memory(chat: ChatState, words: str) -> None:
         raise SettingsError("memory.off")
     memory = chat.app.memory(chat.owner)
     if not words:
-        listed_ones = await memory.list(limit=MAX_LISTED)
-        if not listed_ones:
+        memories = await memory.list(limit=MAX_LISTED)
+        if not memories:
             return chat.print_line("cli.memory.none", user=chat.owner)
-        return chat.show(memory_table(chat.say, listed_ones))
+        return chat.show(memory_table(chat.say, memories))
     found = await memory.get_relevant_memories(words, chat.app.settings.memories)
     if not found:
         return chat.print_line("cli.found.none", query=words)
@@ -290,20 +296,12 @@ async def _context(chat: ChatState, words: str) -> None:
 
 def budget(say: Say, receipt: Receipt) -> list[Any]:
     """A bar for each layer, and what was cut and why."""
-    left_out = cuts(receipt, say)
-    parts: list[Any] = [Text(""), bars(receipt, say)]
+    parts: list[Any] = [Text(""), layer_bars(receipt, say)]
     if receipt.over_budget:
-        parts += [Text(""), over_budget(say)]
-    if left_out is None and receipt.over_budget:
-        return parts
-    if left_out is None:
-        return [*parts, Text(""), Text(say("cli.chat.nothing_cut"), style="dim")]
-    return [*parts, Text(""), Text(say("cli.chat.cut"), style="yellow"), left_out]
-
-
-def over_budget(say: Say) -> Text:
-    words = Text(f"⚠ {say('cli.receipt.over')}", style="bold red")
-    return words.append(f"\n  {say.next(Phrase('cli.receipt.over.next'))}", style="default not bold")
+        parts += [Text(""), format_over_budget(say)]
+    if left_out := cut_table(receipt, say):
+        return [*parts, Text(""), Text(say("cli.chat.cut"), style="yellow"), left_out]
+    return parts if receipt.over_budget else [*parts, Text(""), Text(say("cli.chat.nothing_cut"), style="dim")]
 
 
 async def _why(chat: ChatState, words: str) -> None:
@@ -316,12 +314,12 @@ async def _why(chat: ChatState, words: str) -> None:
         raise InputError("chat.no_request", number=number, count=len(receipts))
     receipt = receipts[number - 1]
     head = chat.say("cli.chat.why", turn=short_id(turn.turn_id), number=number, count=len(receipts))
-    narrow = chat.screen.console.width < 100
     chat.screen.print(
         Padding(Group(Text(head, style="bold"), Text("")), (1, 0, 0, 2)),
-        Padding(segments(receipt, chat.say, full=False, narrow=narrow), (0, 0, 0, 1)),
-        Padding(Text(proof(receipt, chat.say), style="dim"), (0, 0, 0, 2)), Text(""),
-    )  # fmt: skip
+        Padding(segment_table(receipt, chat.say, full=False), (0, 0, 0, 1)),
+        Padding(Text(proof_line(receipt, chat.say), style="dim"), (0, 0, 0, 2)),
+        Text(""),
+    )
 
 
 async def _tools(chat: ChatState, words: str) -> None:
@@ -356,7 +354,7 @@ async def _compact(chat: ChatState, words: str) -> None:
 async def _model(chat: ChatState, words: str) -> After:
     provider = chat.app.provider
     if words:
-        with_model(chat.app.settings, words)  # one that nobody has is refused here, where there is a way back
+        with_model(chat.app.settings, words)  # one that does not exist is refused here, where there is a way back
         return SwitchModel(words)
     window = f"{provider.window:,}" if provider.window else "—"
     chat.print_line("cli.chat.model", model=provider.model, provider=provider.name, window=window)
@@ -365,18 +363,8 @@ async def _model(chat: ChatState, words: str) -> After:
 
 async def _help(chat: ChatState, words: str) -> None:
     arguments = {name: chat.say.get(f"cli.slash.{name}.arg", "") for name in COMMANDS}
-    rows = [
-        [styled(f"/{name} {given}".rstrip(), "cyan"), chat.say(f"cli.slash.{name}")]
-        for name, given in arguments.items()
-    ]
-    from rich.table import Table
-
-    made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    chat.show(made, Text(""), Text(chat.say("cli.chat.help_keys"), style="dim"))
+    rows = [(f"/{name} {given}".rstrip(), chat.say(f"cli.slash.{name}")) for name, given in arguments.items()]
+    chat.show(pairs(rows, style="cyan"), Text(""), Text(chat.say("cli.chat.help_keys"), style="dim"))
 
 
 async def _quit(chat: ChatState, words: str) -> After:
