@@ -34,8 +34,11 @@ soak: .venv/dev.stamp  ## the fault tests at length, at most 90 minutes, goes on
 	@$(BIN)/python -m scripts.soak $(if $(QUICK),--times 1,$(if $(N),--times $(N))) $(if $(ONLY),--only $(ONLY)) \
 	$(if $(FRESH),--fresh)
 
-requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/requirements.md
+requirements: .venv/dev.stamp  ## run the tests that carry a requirement's number and write docs/evidence/requirements.md
 	@$(BIN)/python -m scripts.requirements
+
+walk: .venv/dev.stamp  ## trace one streamed request through a gateway and write its path into docs/design/request.md
+	@$(BIN)/python -m scripts.walk --page
 
 fix: .venv/dev.stamp  ## let ruff format and fix what it can
 	$(BIN)/ruff format .
@@ -62,4 +65,4 @@ clean:  ## remove the environments and caches
 .venv-litellm/%.stamp: requirements/%.txt $(SET_UP)
 	@PYTHON=$(PYTHON) bash scripts/setup.sh .venv-litellm $*
 
-.PHONY: help run test check bench fuzz soak requirements dist fix pins clean
+.PHONY: help run test check bench fuzz soak requirements walk dist fix pins clean

@@ -1,11 +1,11 @@
-"""make bench: every row beside its peers in one run, written to docs/benchmarks.md.
+"""make bench: every row beside its peers in one run, written to docs/evidence/benchmarks.md.
 
 make bench                  all rows, at most 30 minutes on two quiet cores
 make bench ROW=trim         one row; the others stay as they were measured
 make bench ROW="trim grow"  several
 
-Nothing in the report is written by hand: it is rendered from docs/benchmarks.json, which only this program writes,
-after every row. A row that fails is named and keeps its stored figures; then the exit status is 1.
+Nothing in the report is written by hand: it is rendered from docs/evidence/benchmarks.json, which only this program
+writes, after every row. A row that fails is named and keeps its stored figures; then the exit status is 1.
 """
 
 import json
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return alone.measured(f"bench.{name}", ROWS[name])
 
     try:
-        return run_rows(arguments or list(ROWS), ROWS, measure, ROOT / "docs")
+        return run_rows(arguments or list(ROWS), ROWS, measure, ROOT / "docs" / "evidence")
     except KeyboardInterrupt:
         print("\nbench: stopped; the rows that were done are stored", file=sys.stderr)
         return 130

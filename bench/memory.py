@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from bench.measure import DATA, ROOT, MissingError, Section, Verdict, duration, high, ratio, say, table, versions
 from bench.memory_peers import Item, MiniLM, Question, User, fts, mem0, minilm, rrf
 from bench.plot import Bar, Bars, Group, Kind
-from lamina.memory.fusion import Query, passages
-from lamina.memory.ranking import Entry, Index, index_row
+from lamina.memory.index import Entry, Index, index_row
+from lamina.memory.ranking import Query, passages
 from lamina.providers.embeddings import SentenceEncoder
 from lamina.records import IndexRow
 

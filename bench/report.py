@@ -1,7 +1,7 @@
 """The report as text, made from the store alone: what got worse, what is short of its goal, every row with its plot.
 
 Nothing here measures, reads or writes; `bench/__main__.py` does. A stored row is a plain dict, as it stands in
-docs/benchmarks.json: a row that failed, or lacked what it needs, keeps the figures of the run before.
+docs/evidence/benchmarks.json: a row that failed, or lacked what it needs, keeps the figures of the run before.
 """
 
 import re

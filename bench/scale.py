@@ -104,13 +104,13 @@ async def _measure(name: str, folder: str) -> dict[str, float]:
         messages = chat(1_000)
         begin = time.perf_counter()
         for _ in range(MESSAGES // len(messages)):
-            await store.history.append("ann", session, messages)
+            await store.messages.append("ann", session, messages)
         load = MESSAGES / (time.perf_counter() - begin)
         say(f"store: {name}: windows, commits, jobs")
         taken: list[float] = []
         for _ in range(OPENED):
             begin = time.perf_counter()
-            window = await store.history.messages("ann", session, limit=WINDOW, newest=True)
+            window = await store.messages.list("ann", session, limit=WINDOW, newest=True)
             taken.append(time.perf_counter() - begin)
             assert (len(window), window[-1].seq) == (WINDOW, MESSAGES)
         taken.sort()

@@ -112,7 +112,7 @@ async def _measure(folder: Path) -> dict[str, Any]:
             session = (await app.new_session("ann")).session_id
             messages = chat(min(count, 1_000))
             for _ in range(count // len(messages)):
-                await app.store.history.append("ann", session, messages)
+                await app.store.messages.append("ann", session, messages)
             alone = alone or await _alone(app, provider, session)
             taken = await _turns(app, session, fresh=count == MESSAGES[0])
             turns.append((median(taken) - alone, sorted(taken)[int(len(taken) * 0.95)] - alone))
@@ -142,7 +142,7 @@ async def _turns(app: App, session: str, *, fresh: bool) -> list[float]:
     for number in range(WARM + TURNS):
         if fresh and number % 5 == 0:
             session = (await app.new_session("ann")).session_id
-            await app.store.history.append("ann", session, chat(MESSAGES[0]))
+            await app.store.messages.append("ann", session, chat(MESSAGES[0]))
         begin = time.perf_counter()
         async for _ in app.run("ann", session, "How does it go on?"):
             pass

@@ -1,8 +1,8 @@
 """How many gateways, workers and database cores so many users need: a model in a page, with measured inputs.
 
 `python scripts/capacity.py` prints a table from a thousand to a hundred million users, `--users 1e8 --json` all
-figures of one case. What a turn costs is read from docs/capacity.json, which `scripts/measure_capacity.py` writes; what
-people do is an assumption, and each is an option. `--page` writes both into docs/scaling.md.
+figures of one case. What a turn costs is read from docs/evidence/capacity.json, which `scripts/measure_capacity.py`
+writes; what people do is an assumption, and each is an option. `--page` writes both into docs/evidence/scaling.md.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 MOST = 1e15
-MEASURED = Path(__file__).parent.parent / "docs" / "capacity.json"
+MEASURED = Path(__file__).parent.parent / "docs" / "evidence" / "capacity.json"
 PAGE = MEASURED.with_name("scaling.md")
 DAY, YEAR = 86_400, 365
 USERS = tuple(10.0**n for n in range(3, 9))
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shown = "10³ to 10⁸, each in a row" if one.name == "users" else f"{one.default:g}"
         parser.add_argument(name, type=float, default=default, help=f"default: {shown}")
     parser.add_argument("--measured", type=Path, default=MEASURED, help="the file of measurements")
-    parser.add_argument("--page", action="store_true", help="write the figures into docs/scaling.md")
+    parser.add_argument("--page", action="store_true", help="write the figures into docs/evidence/scaling.md")
     parser.add_argument("--json", action="store_true", help="every figure, for programs")
     given = vars(parser.parse_args(arguments))
     if given.pop("page"):

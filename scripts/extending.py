@@ -1,12 +1,12 @@
-"""Writes the diffs of docs/extending/ into the page docs/extending.md, each where its mark stands."""
+"""Writes the diffs of docs/design/extending/ into the page docs/design/extending.md, each where its mark stands."""
 
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "extending.md"
-DIFFS = ROOT / "docs" / "extending"
+PAGE = ROOT / "docs" / "design" / "extending.md"
+DIFFS = ROOT / "docs" / "design" / "extending"
 BLOCK = re.compile(r"^<!-- (\w+)\.diff -->\n(?:```diff\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Measure what scripts/capacity.py reckons with, and write it to docs/capacity.json: about two minutes on two cores.
+"""Measure the inputs of scripts/capacity.py and write them to docs/evidence/capacity.json: two minutes on two cores.
 
 `.venv/bin/python scripts/measure_capacity.py`. CPU seconds are those of the processes themselves, so that they hardly
 depend on who else is busy here; turns a second are what this machine gave, with model, load and all on the same cores.
@@ -39,7 +39,7 @@ from lamina.settings import Settings, load_settings  # noqa: E402
 from lamina.store.postgres import POOL  # noqa: E402
 from lamina.store.store import open_store  # noqa: E402
 
-OUT = ROOT / "docs" / "capacity.json"
+OUT = ROOT / "docs" / "evidence" / "capacity.json"
 CLIENTS, WARM, SECONDS = 16, 2.0, 8.0
 SESSIONS, TURNS = 10, 10
 SHORT, LONG = 400, 4_000

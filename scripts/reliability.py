@@ -1,4 +1,4 @@
-"""What docs/reliability.md says: each fault, how often it was tried, what came of it, the planted bug that was found.
+"""The text of docs/evidence/reliability.md: each fault, how often it was tried, the result, the planted bug it found.
 
 A test carries a fault when its name begins with the fault's id (`test_R1_…`, `test_R1_R20_…`, `test_fault_P4_…`). An id
 that a requirement has too needs the word `fault` outside of `tests/faults` and of files that end with `_faults.py`.

@@ -1,5 +1,5 @@
-"""Writes docs/requirements.md: each numbered requirement, the tests that carry its number, the entry points that they
-go through, and whether they passed.
+"""Writes docs/evidence/requirements.md: each numbered requirement, the tests that carry its number, the entry points
+that they go through, and whether they passed.
 
 A test carries a requirement when its name begins with the number (`test_M4_…`, `test_I1_and_I13_…`). Tests of faults
 have numbers of another list, some of them spelled alike: they are in `tests/faults`, in files that end with
@@ -22,7 +22,7 @@ from scripts.soak import facts_of
 from tests.entry_points import ENTRY_POINTS
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "requirements.md"
+PAGE = ROOT / "docs" / "evidence" / "requirements.md"
 
 CHAPTERS = {
     "P": "Layers of the system prompt",

@@ -1,4 +1,4 @@
-"""`python scripts/screenshot_chat.py docs/chat.svg`: a chat typed into a real terminal, with a script for a model."""
+"""`python scripts/screenshot_chat.py docs/images/chat.svg`: a chat in a real terminal, with a scripted model."""
 
 import os
 import shutil

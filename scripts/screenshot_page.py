@@ -1,4 +1,4 @@
-"""`python scripts/screenshot_page.py docs/screenshots`: the web page in Chromium, with a script for a model."""
+"""`python scripts/screenshot_page.py docs/images`: the web page in Chromium, with a script for a model."""
 
 import sys
 import tempfile

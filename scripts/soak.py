@@ -1,4 +1,4 @@
-"""Plays the fault tests family by family, two at a time, and writes docs/reliability.md from what they tell.
+"""Plays the fault tests family by family, two at a time, and writes docs/evidence/reliability.md from what they tell.
 
 Called by `make soak`. What is finished is kept in `.soak`, for the very files it was run with: after Ctrl-C or a kill
 the same command goes on with the rest. Each family gets its share of the time; a long form that does not fit ends
@@ -27,7 +27,7 @@ from scripts.cases import Case, cases_in
 from scripts.reliability import FAULTS, Facts, carriers_in, duration, page, replay, result, results_on, trials
 
 ROOT = Path(__file__).parent.parent
-PAGE = Path("docs") / "reliability.md"
+PAGE = Path("docs") / "evidence" / "reliability.md"
 LANES = 2
 MINUTES = 90
 TIMES = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lamina import App
 from lamina.apart import run_apart, work_for
-from lamina.text.slices import MAX_LOOP_SIZE
+from lamina.text.unicode import MAX_LOOP_SIZE
 from tests.faults.stalls import chatting
 
 LARGE = MAX_LOOP_SIZE + 1

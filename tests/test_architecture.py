@@ -48,15 +48,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apart": {"text"},
     "text": {"text"},
     "assembly": {"assembly", "text"},
-    "prompts": {"prompts", "memory", "text"},
+    "prompts": {"prompts", "memory", "store", "text"},
     "sandbox": {"sandbox", "text"},
     "tools": {"tools", "prompts", "sandbox", "text"},
     "shell": {"shell", "tools", "sandbox", "text"},
-    "memory": {"memory", "assembly", "text"},
+    "memory": {"memory", "assembly", "store", "text"},
     "providers": {"providers", "text"},
     "store": {"store", "text"},
     "settings": {"settings", "text"},
-    "engine": {"engine", "assembly", "prompts", "memory", "tools", "sandbox", "text"},
+    "engine": {"engine", "assembly", "prompts", "memory", "tools", "sandbox", "store", "text"},
     "app": {
         "app", "assembly", "prompts", "sandbox", "tools", "shell", "memory", "providers", "store", "engine", "settings",
         "text",
@@ -240,9 +240,9 @@ def test_benchmarks_use_public_names_only() -> None:
         "lamina.records",
         "lamina.errors",
         "lamina.text.terms",
-        "lamina.memory.ranking",
+        "lamina.memory.index",
     }
-    allowed |= {"lamina.memory.fusion", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
+    allowed |= {"lamina.memory.ranking", "lamina.providers.embeddings", "lamina.providers.scripted", "lamina.settings"}
     allowed |= {"lamina.providers.local", "lamina.assembly.receipt"}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"

@@ -19,7 +19,7 @@ from bench.__main__ import ROWS, main, run_rows, write
 from bench.measure import Figure, MissingError, Section, Verdict, high, low
 from bench.plot import Bar, Bars, Group, Line, Lines
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs" / "evidence"
 SHARES: dict[str, float] = {"trim": 10, "grow": 20}
 PLOT = Bars(
     "A & B", "seconds", (Group("中文", (Bar("lamina <own>", 2.0, "2 s", "own", 3.0), Bar("peer", 5.0, "5 s"))),)

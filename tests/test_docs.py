@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 import pytest
 
@@ -29,15 +30,15 @@ from tests.gateway.processes import gateway
 
 ROOT = Path(__file__).parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
-GENERATED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`: it has figures, not examples
-WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").glob("*.md") if path != GENERATED)]
+GENERATED = ROOT / "docs" / "evidence" / "benchmarks.md"  # written by `make bench`: it has figures, not examples
+WRITTEN = [*READMES, *sorted(path for path in (ROOT / "docs").rglob("*.md") if path != GENERATED)]
 LINKED = [*WRITTEN, GENERATED, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 SUBMODULES = {
     f"lamina.{name}": import_module(f"lamina.{name}")
     for name in ("app.session", "errors", "events", "providers.scripted", "records", "tools", "types")
 }
-"""What docs/library.md calls stable."""
+"""What docs/guide/library.md calls stable."""
 PUBLIC = {*lamina.__all__, "__all__", "__version__", "adapters", *(name.split(".")[1] for name in SUBMODULES)}
 FILES = {"toml", "db"}  # `lamina.toml` and `lamina.db` are files
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -211,8 +212,12 @@ def stray_outputs(text: str) -> list[str]:
 
 def broken_links(text: str, folder: Path) -> list[str]:
     """Links within the repository to files that are not there, and to headings that their page does not have."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(text))
-    problems: list[str] = []
+    text_alone = without_blocks(text)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text_alone)
+    defined = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text_alone, re.MULTILINE))
+    used = re.findall(r"(?<!!)\[([\w-]+)\](?![\[(:\w])", text_alone) if defined else []
+    targets += defined.values()
+    problems = [f"there is no [{name}]: below" for name in used if name not in defined]
     for target in targets:
         name, _, heading = target.partition("#")
         if re.match(r"[a-z]+:", target):
@@ -232,7 +237,7 @@ def anchors(text: str) -> set[str]:
 
 def figures_that_no_run_measured(text: str, report: str) -> list[str]:
     """Figures in what the table of a README says of the benchmarks that do not stand in their report."""
-    quoted = re.findall(r"\[([^\]]*\d[^\]]*)\]\(docs/benchmarks\.md#", text)
+    quoted = re.findall(r"\[([^\]]*\d[^\]]*)\]\(docs/evidence/benchmarks\.md#", text)
     figures = [figure for words in quoted for figure in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", words)]
     return [figure for figure in figures if not re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\d])", report)]
 
@@ -317,7 +322,18 @@ def test_both_readmes_have_the_same_code_blocks_and_headings() -> None:
     for one, other in zip(blocks(english), blocks(chinese), strict=True):
         assert (one.lang, one.text) == (other.lang, other.text)
     assert heading_levels(english) == heading_levels(chinese)
-    assert len(blocks(english)) > 10
+    assert len(blocks(english)) > 8
+
+
+def column_width(line: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in line)
+
+
+@pytest.mark.parametrize("path", READMES, ids=name_of)
+def test_the_readmes_fit_a_terminal_and_show_code_at_once(path: Path) -> None:
+    text = read(path)
+    assert [line for line in text.split("\n") if line.startswith("|") and column_width(line) > 120] == []
+    assert blocks(text)[0].line < 25
 
 
 def test_the_readmes_list_every_make_target_and_no_other() -> None:
@@ -348,7 +364,7 @@ def test_no_page_names_a_place_on_somebodys_machine(path: Path) -> None:
 
 
 def test_every_public_name_is_documented() -> None:
-    pages = "\n".join(read(path) for path in WRITTEN if path.parent == ROOT / "docs")
+    pages = "\n".join(read(path) for path in WRITTEN if path not in READMES)
     assert [name for name in lamina.__all__ if not re.search(rf"\b{name}\b", pages)] == []
 
 
@@ -369,12 +385,16 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
     assert stray_outputs(fenced("python", "print(1)") + "which prints\n" + fenced("text", "1"))
     assert stray_outputs(fenced("text", "1"))
     assert broken_links("see [this](nowhere.md#top)", ROOT)
+    assert broken_links("see [this] and [that][other]\n\n[this]: nowhere.md", ROOT) == [
+        "there is no [other]: below",
+        "there is no nowhere.md",
+    ]
     assert broken_links("see [this](README.md#no-such-heading) and [here](#top)", ROOT) == [
         "there is no heading for #no-such-heading in README.md",
         "there is no heading for #top in this page",
     ]
     assert not broken_links("# Top: one\nsee [this](README.md#lamina), [that](https://a.b) and [here](#top-one)", ROOT)
-    assert figures_that_no_run_measured("[0.95 of 1,000](docs/benchmarks.md#a)", "0.95 of 10,000") == ["1,000"]
+    assert figures_that_no_run_measured("[0.95 of 1,000](docs/evidence/benchmarks.md#a)", "0.95 of 10,000") == ["1,000"]
     for text in ("`lamina.Engine`", "`from lamina import Engine`", "`Window.shrink`", "lamina.assembly.window"):
         assert unknown_names(text), text
     for code in (

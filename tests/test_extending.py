@@ -1,4 +1,4 @@
-"""The five changes of docs/extending.md are put on a copy of the tree and tested there: the page stays true."""
+"""The five changes of docs/design/extending.md are put on a copy of the tree and tested there: the page stays true."""
 
 import os
 import re

@@ -111,8 +111,8 @@ def rows_of_settings() -> str:
 def test_every_field_of_the_settings_has_a_docstring_and_a_row_on_the_page() -> None:
     rows = rows_of_settings()
     assert [field.name for field in fields(Settings)] == re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)
-    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    assert rows in page, f"docs/library.md should have\n{rows}"
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert rows in page, f"docs/reference/settings.md should have\n{rows}"
 
 
 async def test_a_session_is_an_object(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ async def test_tools_of_your_own_stand_beside_those_that_ship(tmp_path: Path) ->
     ],
 )
 def test_documented_import_paths_hold_and_load_no_other_package(module: str, names: str) -> None:
-    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guide" / "library.md").read_text(encoding="utf-8")
     assert f"`{module}`" in page
     assert [name for name in names.split() if f"`{name}`" not in page] == []
     code = (

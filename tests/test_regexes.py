@@ -32,7 +32,7 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
 
     opening = of("assembly.fences", "ATTRIBUTES")
     days = [of("text.dates", name).pattern for name in ("_ENGLISH", "_CHINESE")]
-    dates = [pattern for table in ("_DATES", "_WORDS") for pattern, _ in of("memory.when", table)]
+    dates = [pattern for table in ("_DATES", "_WORDS") for pattern, _ in of("memory.frames", table)]
     hosts = ("example\\.com", "a", "xn\\-\\-fiqs8s")
     return {
         ("assembly/fences.py", "f'<((data|layer)-{mark}(?:\\\\.[0-9]+\\\\.)?){ATTRIBUTES}>\\\\n'"): [
@@ -41,11 +41,11 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
         ("assembly/fences.py", "f'(?={mark}([0-9]{{1,9}}))'"): [rf"(?={mark}([0-9]{{1,9}}))" for mark in MARKS],
         ("text/dates.py", "'|'.join((f'(?P<{name}>{rule})' for name, rule in rules.items()))"): days,
         ("gateway/shapes.py", "text"): schema_patterns(),
-        ("tools/addresses.py", "alphabet"): [alphabet for alphabet, _ in of("tools.addresses", "_CODES")],
-        ("tools/said.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
+        ("tools/web.py", "alphabet"): [alphabet for alphabet, _ in of("tools.web", "_ENCODINGS")],
+        ("tools/calls.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
             rf"https?://(?:www\.)?{host}(?![\w.@:-]*@|[\w-]|\.\w)" for host in hosts
         ],
-        ("memory/when.py", "pattern"): dates,
+        ("memory/frames.py", "pattern"): dates,
     }
 
 

@@ -198,7 +198,7 @@ def pytest_collection_modifyitems(items):
 def small(tmp_path: Path) -> Path:
     folder = tmp_path / "tests" / "faults"
     folder.mkdir(parents=True)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "evidence").mkdir(parents=True)
     (folder / "test_small.py").write_text(SMALL)
     (tmp_path / "tests" / "conftest.py").write_text(CONF)
     return tmp_path
@@ -268,4 +268,4 @@ def test_an_unknown_fault_and_a_length_of_nothing_are_refused(small: Path) -> No
     assert soak(small, "--only", "R8")[0] == 2
     assert soak(small, "--times", "0")[0] == 2
     assert not (small / ".soak").exists()
-    assert os.listdir(small / "docs") == []
+    assert os.listdir(small / "docs" / "evidence") == []

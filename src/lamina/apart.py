@@ -1,7 +1,7 @@
 """Work that grows with somebody's text, apart from the event loop: others wait for the loop, never for such work.
 
 A thread is enough because the work itself never holds the interpreter for long: what C does with a whole text in one
-call (writing JSON, counting) is done in slices, see `lamina.text.slices`. It must not be used for what needs the event
+call (writing JSON, counting) is done in slices, see `lamina.text.json`. It must not be used for what needs the event
 loop.
 """
 
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
-from lamina.text.slices import MAX_LOOP_SIZE
+from lamina.text.unicode import MAX_LOOP_SIZE
 
 MAX_THREADS = 2
 """Texts that are worked on at once. Each thread may keep the event loop waiting for one switch of the interpreter."""

@@ -246,9 +246,3 @@ def _shortened(value: object, left: list[int]) -> object:
         fields = takewhile(lambda _: left[0] >= 0, cast("dict[object, object]", value).items())
         return {_shortened(name, left): _shortened(one, left) for name, one in fields}
     return value
-
-
-def surrogate_error(text: str, error: UnicodeEncodeError, where: str | Phrase) -> MessageError:
-    """The error for text that is not valid Unicode: it contains half of a surrogate pair."""
-    character = f"U+{ord(text[error.start]):04X}"
-    return MessageError("text.lone_surrogate", where=where, character=character, position=error.start)

@@ -331,11 +331,16 @@ Event = Text | ToolCallEvent | Usage | Done
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a call may run, and why. `shows` is what will run, byte for byte, with every unseen character escaped."""
+    """Whether a call may run, and why. `shows` is what will run, byte for byte, with every unseen character escaped.
+
+    `host` is set where a question is needed only because the call reaches that host: a call that carries a text in
+    which the user wrote an address of it runs without the question.
+    """
 
     verdict: ToolVerdict
     reason: Phrase | str = ""
     shows: str = ""
+    host: str = ""
 
     def explain(self, lang: str = "en") -> str:
         """The reason as people and models read it; empty where there is none."""

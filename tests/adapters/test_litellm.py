@@ -118,7 +118,7 @@ def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original
 def test_the_real_litellm_sends_what_the_receipt_is_for() -> None:
     layers = [{name: value for name, value in asdict(layer).items() if value is not None} for layer in LAYERS]
     theirs = {"role": "system", "content": "写得短。"}
-    page = blocks((ROOT / "docs" / "adapters.md").read_text(encoding="utf-8"))
+    page = blocks((ROOT / "docs" / "guide" / "adapters.md").read_text(encoding="utf-8"))
     (example,) = (block.text for block in page if block.lang == "py")
     job: dict[str, Any] = {
         "example": page[0].text + example,

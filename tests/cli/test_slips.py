@@ -84,7 +84,7 @@ def test_the_help_says_which_workspace_counts_by_default(lamina: Lamina) -> None
         return " ".join(lamina(command, "--help", COLUMNS="300").split())
 
     assert "rules are used in every chat; none by default" in said("serve")
-    assert "the current folder by default" in said("telegram"), "as the bot does: see docs/telegram.md"
+    assert "the current folder by default" in said("telegram"), "as the bot does: see docs/guide/telegram.md"
 
 
 @pytest.mark.parametrize("name", ["IDENTITY", "CONTEXT", "INSTRUCTIONS", "MCP"])

@@ -184,7 +184,7 @@ def test_the_worker_reports_each_job_and_what_failed(lamina: Lamina) -> None:
     async def ask() -> None:
         async with open_store(lamina.store) as store:
             session = await store.sessions.new("ann")
-            await store.history.append("ann", session.session_id, [{"role": "user", "content": "I live in Porto."}])
+            await store.messages.append("ann", session.session_id, [{"role": "user", "content": "I live in Porto."}])
             await store.jobs.add("ann", "summary", {"session_id": session.session_id})
             await store.jobs.add("bob", "memory", {"nothing": "nowhere"})
 

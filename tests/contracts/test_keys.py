@@ -20,7 +20,7 @@ async def test_a_key_is_found_by_its_id_alone_and_its_text_is_nowhere(store: Sto
     assert await store.keys.find("0" * 16, DAY) is None
     assert await store.keys.list("ann") == [key]
     assert await store.keys.list("bo") == []
-    lines = "\n".join([line async for line in store.maintenance.export()])
+    lines = "\n".join([line async for line in store.admin.export()])
     assert key.key_id not in lines
     assert text not in lines
 

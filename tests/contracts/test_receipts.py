@@ -33,12 +33,12 @@ async def test_a_long_receipt_is_in_pieces_and_reads_as_it_was_written(store: St
     assert (await store.turns.finish("ann", turn_id, receipt=LONG, texts=text)).receipt == LONG
     assert (await store.turns.get("ann", turn_id)).receipt == LONG
     assert [turn.receipt for turn in await store.turns.list("ann", session_id)] == [LONG]
-    lines = [line async for line in store.maintenance.export()]
+    lines = [line async for line in store.admin.export()]
     (row,) = rows_of(lines, "turn")
     assert len(row) < LIMIT < len(str(LONG))
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
     await store.sessions.delete("ann", session_id)
-    assert not rows_of([line async for line in store.maintenance.export()], "layer_text"), "the pieces go with it"
+    assert not rows_of([line async for line in store.admin.export()], "layer_text"), "the pieces go with it"
 
 
 async def test_a_turn_asked_for_by_its_key_has_its_long_receipt(store: Store) -> None:
@@ -54,10 +54,10 @@ async def test_a_receipt_that_grows_adds_only_what_is_new(store: Store) -> None:
     _, turn_id = await begun(store)
     longer = {"form": 1, "requests": [*LONG["requests"], request(300)]}
     await store.turns.renew("ann", turn_id, sent=Sent(LONG, {}))
-    before = len(rows_of([line async for line in store.maintenance.export()], "layer_text"))
+    before = len(rows_of([line async for line in store.admin.export()], "layer_text"))
     await store.turns.chunk("ann", turn_id, 0, "so", sent=Sent(longer, {}))
     assert (await store.turns.get("ann", turn_id)).receipt == longer
-    after = len(rows_of([line async for line in store.maintenance.export()], "layer_text"))
+    after = len(rows_of([line async for line in store.admin.export()], "layer_text"))
     assert after - before < before / 2
     await store.turns.finish("ann", turn_id)
     assert (await store.turns.get("ann", turn_id)).receipt == longer, "the end without one leaves it as it is"

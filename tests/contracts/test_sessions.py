@@ -21,7 +21,7 @@ async def test_a_new_session_is_empty_and_keeps_what_it_was_given(store: Store) 
         0,
         None,
     )
-    assert await store.history.messages("ann", made.session_id) == []
+    assert await store.messages.list("ann", made.session_id) == []
 
 
 async def test_a_session_with_an_id_that_is_there_is_the_one_that_is_there(store: Store) -> None:
@@ -33,8 +33,8 @@ async def test_a_session_with_an_id_that_is_there_is_the_one_that_is_there(store
 
 async def test_C6_the_messages_of_one_session_never_reach_another(store: Store) -> None:
     old, new = await store.sessions.new("ann"), await store.sessions.new("ann")
-    await store.history.append("ann", old.session_id, [USER])
-    assert await store.history.messages("ann", new.session_id) == []
+    await store.messages.append("ann", old.session_id, [USER])
+    assert await store.messages.list("ann", new.session_id) == []
     assert (await store.sessions.get("ann", new.session_id)).last_seq == 0
 
 
@@ -70,8 +70,8 @@ async def test_messages_come_back_exactly_as_they_went_in(store: Store) -> None:
         {"role": "assistant", "content": "", "name": "bot"},
     ]
     made = await store.sessions.new("ann")
-    ids = await store.history.append("ann", made.session_id, given)
-    stored = await store.history.messages("ann", made.session_id)
+    ids = await store.messages.append("ann", made.session_id, given)
+    stored = await store.messages.list("ann", made.session_id)
     assert [m.message for m in stored] == given
     assert [m.message_id for m in stored] == list(ids)
     assert [m.seq for m in stored] == [1, 2, 3, 4]
@@ -80,10 +80,10 @@ async def test_messages_come_back_exactly_as_they_went_in(store: Store) -> None:
 
 async def test_a_window_takes_the_oldest_or_the_newest(store: Store) -> None:
     made = await store.sessions.new("ann")
-    await store.history.append("ann", made.session_id, [{"role": "user", "content": str(n)} for n in range(1, 11)])
+    await store.messages.append("ann", made.session_id, [{"role": "user", "content": str(n)} for n in range(1, 11)])
 
     async def seqs(**how: int | bool) -> list[int]:
-        return [m.seq for m in await store.history.messages("ann", made.session_id, **how)]  # pyright: ignore[reportArgumentType]
+        return [m.seq for m in await store.messages.list("ann", made.session_id, **how)]  # pyright: ignore[reportArgumentType]
 
     assert await seqs(limit=3) == [1, 2, 3]
     assert await seqs(limit=3, newest=True) == [8, 9, 10]
@@ -96,36 +96,36 @@ async def test_a_role_or_content_that_no_provider_knows_is_refused(store: Store)
     bad_messages: list[AnyMessage] = [{"role": "boss", "content": ""}, {"content": "x"}, {"role": "user", "content": 3}]
     for bad in bad_messages:
         with pytest.raises(MessageError):
-            await store.history.append("ann", made.session_id, [USER, bad])
+            await store.messages.append("ann", made.session_id, [USER, bad])
         with pytest.raises(MessageError):
             await store.turns.begin("ann", made.session_id, bad)
-    assert await store.history.messages("ann", made.session_id) == []
+    assert await store.messages.list("ann", made.session_id) == []
 
 
 async def test_C9_collecting_marks_exactly_that_row_and_can_be_undone(store: Store) -> None:
     made = await store.sessions.new("ann")
-    ids = await store.history.append(
+    ids = await store.messages.append(
         "ann", made.session_id, [{"role": "assistant", "content": f"Answer {n}"} for n in range(4)]
     )
-    await store.history.collect("ann", ids[2])
-    await store.history.collect("ann", ids[1])
-    await store.history.collect("ann", ids[1])
-    assert [m.is_collected for m in await store.history.messages("ann", made.session_id)] == [False, True, True, False]
-    assert [m.message_id for m in await store.history.collected("ann")] == [ids[1], ids[2]]
-    assert [m.message_id for m in await store.history.collected("ann", query="answer 2")] == [ids[2]]
-    await store.history.collect("ann", ids[2], on=False)
-    assert [m.message_id for m in await store.history.collected("ann")] == [ids[1]]
+    await store.messages.collect("ann", ids[2])
+    await store.messages.collect("ann", ids[1])
+    await store.messages.collect("ann", ids[1])
+    assert [m.is_collected for m in await store.messages.list("ann", made.session_id)] == [False, True, True, False]
+    assert [m.message_id for m in await store.messages.collected("ann")] == [ids[1], ids[2]]
+    assert [m.message_id for m in await store.messages.collected("ann", query="answer 2")] == [ids[2]]
+    await store.messages.collect("ann", ids[2], on=False)
+    assert [m.message_id for m in await store.messages.collected("ann")] == [ids[1]]
 
 
 async def test_search_finds_words_in_any_script_within_the_owner(store: Store) -> None:
     made = await store.sessions.new("ann", title="talk")
-    await store.history.append(
+    await store.messages.append(
         "ann", made.session_id,
         [{"role": "user", "content": text} for text in
          ("The Quick brown fox", "我们讨论了项目预算", "東京の天気", "서울 날씨", "snake_case_name ｆｕｌｌ width")],
     )  # fmt: skip
     other = await store.sessions.new("bob")
-    await store.history.append("bob", other.session_id, [{"role": "user", "content": "quick fox of bob 预算"}])
+    await store.messages.append("bob", other.session_id, [{"role": "user", "content": "quick fox of bob 预算"}])
 
     async def seqs(query: str) -> list[int]:
         found = await store.sessions.search("ann", query)
@@ -148,23 +148,23 @@ async def test_search_finds_words_in_any_script_within_the_owner(store: Store) -
 
 async def test_a_branch_copies_up_to_a_message_and_leaves_the_old_session_alone(store: Store) -> None:
     made = await store.sessions.new("ann", title="t", meta={"m": 1})
-    ids = await store.history.append(
+    ids = await store.messages.append(
         "ann", made.session_id, [{"role": "assistant", "content": f"unique{n}"} for n in range(5)]
     )
-    await store.history.collect("ann", ids[0])
+    await store.messages.collect("ann", ids[0])
     branch = await store.sessions.branch("ann", made.session_id, 3)
     assert (branch.parent_id, branch.parent_seq, branch.last_seq, branch.meta) == (made.session_id, 3, 3, {"m": 1})
-    copied = await store.history.messages("ann", branch.session_id)
+    copied = await store.messages.list("ann", branch.session_id)
     assert [m.content for m in copied] == ["unique0", "unique1", "unique2"]
     assert not {m.message_id for m in copied} & set(ids)
     assert not any(m.is_collected for m in copied)
-    await store.history.append("ann", branch.session_id, [USER])
-    assert len(await store.history.messages("ann", made.session_id)) == 5
+    await store.messages.append("ann", branch.session_id, [USER])
+    assert len(await store.messages.list("ann", made.session_id)) == 5
     found = await store.sessions.search("ann", "unique1")
     assert {f.session.session_id for f in found} == {made.session_id, branch.session_id}
     with pytest.raises(NotFoundError):
         await store.sessions.branch("ann", made.session_id, 6)
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
 
 
 async def test_deleting_a_session_takes_everything_of_it_and_nothing_else(store: Store) -> None:
@@ -174,25 +174,25 @@ async def test_deleting_a_session_takes_everything_of_it_and_nothing_else(store:
         await store.turns.chunk("ann", turn.turn_id, 0, "x")
         await store.summaries.put("ann", session.session_id, "about", upto_seq=1)
     await store.sessions.delete("ann", gone.session_id)
-    for ask in (store.sessions.get, store.history.messages, store.summaries.get, store.sessions.delete):
+    for ask in (store.sessions.get, store.messages.list, store.summaries.get, store.sessions.delete):
         with pytest.raises(NotFoundError):
             await ask("ann", gone.session_id)
-    assert len(await store.history.messages("ann", kept.session_id)) == 2
+    assert len(await store.messages.list("ann", kept.session_id)) == 2
     assert len(await store.sessions.search("ann", "hello")) == 1
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
 
 
 async def test_C10_what_is_somebody_elses_is_not_there_in_the_same_words(store: Store) -> None:
     made = await store.sessions.new("ann")
-    (message,) = await store.history.append("ann", made.session_id, [USER])
+    (message,) = await store.messages.append("ann", made.session_id, [USER])
     turn = await store.turns.begin("ann", made.session_id, USER)
     await store.templates.put("ann", Template("template-of-ann", "n", "c"))
     job = await store.jobs.add("ann", "memory")
     (memory,) = await store.memories.add("ann", [NewMemory("m")])
     for ask, name in (
-        (store.sessions.get, made.session_id), (store.history.messages, made.session_id),
+        (store.sessions.get, made.session_id), (store.messages.list, made.session_id),
         (store.sessions.delete, made.session_id), (store.sessions.update, made.session_id),
-        (store.history.collect, message), (store.history.get, message), (store.turns.get, turn.turn_id),
+        (store.messages.collect, message), (store.messages.get, message), (store.turns.get, turn.turn_id),
         (store.turns.renew, turn.turn_id), (store.turns.finish, turn.turn_id), (store.summaries.get, made.session_id),
         (store.memories.get, memory.memory_id), (store.memories.pin, memory.memory_id), (store.jobs.get, job.job_id),
         (store.templates.get, "template-of-ann"), (store.templates.delete, "template-of-ann"),
@@ -224,6 +224,6 @@ async def test_rows_of_turns_that_ran_at_once_can_be_put_together(store: Store) 
     )
     await store.turns.finish("ann", two.turn_id, answer={"role": "assistant", "content": "to 2"})
     await store.turns.finish("ann", one.turn_id, answer={"role": "assistant", "content": "to 1"})
-    rows = await store.history.messages("ann", made.session_id)
+    rows = await store.messages.list("ann", made.session_id)
     assert [m.seq for m in rows] == [1, 2, 3, 4, 5, 6]
     assert [m["content"] for m in together(rows)] == ["1", "call", "r", "to 1", "2", "to 2"]

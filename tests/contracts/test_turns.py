@@ -22,7 +22,7 @@ async def begun(store: Store, owner: str = "ann") -> tuple[str, str]:
 
 async def test_C7_the_question_is_stored_first_and_the_answer_has_its_place(store: Store) -> None:
     session_id, turn_id = await begun(store)
-    question, answer = await store.history.messages("ann", session_id)
+    question, answer = await store.messages.list("ann", session_id)
     turn = await store.turns.get("ann", turn_id)
     assert (question.content, question.state, question.message_id) == (
         USER["content"],
@@ -51,10 +51,10 @@ async def test_R14_the_same_key_gives_the_same_turn_even_all_at_once(store: Stor
     )
     assert len({t.turn_id for t in turns}) == 1
     assert sorted(t.repeated for t in turns) == [False] + [True] * 9
-    assert len(await store.history.messages("ann", session.session_id)) == 2
+    assert len(await store.messages.list("ann", session.session_id)) == 2
     other = await store.sessions.new("bob")
     assert not (await store.turns.begin("bob", other.session_id, USER, key="update-7")).repeated
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
 
 
 async def test_chunks_are_kept_once_and_folded_into_the_answer(store: Store) -> None:
@@ -63,7 +63,7 @@ async def test_chunks_are_kept_once_and_folded_into_the_answer(store: Store) -> 
         await store.turns.chunk("ann", turn_id, n, text)
     assert await store.turns.chunks("ann", turn_id, after=0) == [(1, "is "), (2, "2\0\ud83d")]
     await store.turns.finish("ann", turn_id, state="interrupted")
-    answer = (await store.history.messages("ann", session_id))[-1]
+    answer = (await store.messages.list("ann", session_id))[-1]
     assert (answer.content, answer.state) == ("It is 2\0\ud83d", "interrupted")
     assert await store.turns.chunks("ann", turn_id) == []
 
@@ -75,7 +75,7 @@ async def test_tool_rows_stand_before_the_answer_without_gaps(store: Store) -> N
     await store.turns.add("ann", turn_id, [{"role": "tool", "content": c, "tool_call_id": c} for c in "ab"])
     await store.turns.chunk("ann", turn_id, 1, "two")
     await store.turns.finish("ann", turn_id)
-    rows = await store.history.messages("ann", session_id)
+    rows = await store.messages.list("ann", session_id)
     assert [(m.seq, m.role, m.content) for m in rows] == [
         (1, "user", "what is 1+1?"), (2, "assistant", "let me see"), (3, "tool", "a"), (4, "tool", "b"),
         (5, "assistant", "two"),
@@ -97,10 +97,10 @@ async def test_finish_stores_all_at_once_and_only_once(store: Store) -> None:
     again = await store.turns.finish("ann", turn_id, **how)  # pyright: ignore[reportArgumentType]
     assert (first.repeated, again.repeated, again.usage, again.receipt) == (False, True, {"in": 3}, {"hash": "x"})
     name = text_hash(text)
-    assert await store.history.texts("ann", [name]) == {name: text}
+    assert await store.messages.texts("ann", [name]) == {name: text}
     assert (await store.sessions.get("ann", session_id)).injection == {"turn": 1}
     assert await store.jobs.counts("ann") == {"waiting": 1, "leased": 0, "done": 0, "parked": 0}
-    assert await store.history.texts("bob", [name]) == {}
+    assert await store.messages.texts("bob", [name]) == {}
     with pytest.raises(MessageError):
         await store.turns.finish("ann", turn_id, texts={"wrong": text})
 
@@ -125,7 +125,7 @@ async def test_recover_ends_turns_whose_lease_ran_out_with_what_they_had(where: 
         _, held = await begun(store, "bob")
         now[0] += 15
         assert [t.turn_id for t in await store.turns.recover()] == [lost]
-        answer = (await store.history.messages("ann", lost_session))[-1]
+        answer = (await store.messages.list("ann", lost_session))[-1]
         assert (answer.content, answer.state) == ("half an ans", "interrupted")
         assert (await store.turns.get("bob", held)).state == "streaming"
         with pytest.raises(LeaseError):
@@ -142,7 +142,7 @@ async def test_deleting_a_session_takes_the_layer_texts_that_no_other_turn_needs
         await store.turns.finish("ann", turn_id, texts={text_hash(t): t for t in ("shared", own)})
     await store.sessions.delete("ann", sessions[0])
     names = [text_hash(text) for text in ("shared", "only there", "only here")]
-    assert set((await store.history.texts("ann", names)).values()) == {"shared", "only there"}
+    assert set((await store.messages.texts("ann", names)).values()) == {"shared", "only there"}
 
 
 async def test_jobs_are_taken_by_one_worker_each_and_done_once(store: Store) -> None:

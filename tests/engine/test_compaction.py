@@ -48,7 +48,7 @@ async def test_S9_past_four_fifths_of_the_window_the_history_becomes_a_hint_and_
         for heading in ("Done", "Open", "State", "Notes"):
             assert heading in system
         assert all(context.receipt.tokens <= 2_000 for context in provider.contexts)
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert len(rows) == 16, "the raw history stays"
         kept = (await app.store.sessions.get("ann", session.session_id)).runtime["compactions"]
         assert [one["first"] for one in kept] == [1, *(one["upto"] + 1 for one in kept[:-1])], "and is linked"
@@ -145,7 +145,7 @@ async def test_S9_it_is_checked_at_every_step_and_early_steps_of_a_long_turn_are
         last = provider.contexts[-1]
         assert "ORIGINAL" in str(last.messages[1]["content"]), "the request itself stays"
         assert '- page {"number": 0} → page 0: lorem' in last.system
-        assert len(await app.store.history.messages("ann", session.session_id)) == 26
+        assert len(await app.store.messages.list("ann", session.session_id)) == 26
 
 
 async def test_without_compaction_the_window_is_cut_instead(where: str) -> None:

@@ -73,7 +73,7 @@ async def test_a_callers_tool_ends_the_turn_with_the_call_and_its_result_goes_on
         events = await asked(app, "Find x.", given, session.session_id)
         assert [e.id for e in events if isinstance(e, ToolCallEvent)] == ["c1"]
         assert events[-1] == Ended("complete", reason="tool_calls")
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert rows[-1].extra["tool_calls"][0]["id"] == "c1"
         results: Any = ({"role": "tool", "tool_call_id": "c1", "content": "RESULT-X"},)
         events = await asked(app, "Find x.", CallerInput(tools=(FIND,), results=results), session.session_id)
@@ -119,4 +119,4 @@ async def test_G5_a_callers_tool_cannot_take_the_name_of_one_of_ours(where: str)
     async with chat(where, [[{"text": "ok"}]], tools=tools) as (app, session, _):
         with pytest.raises(MessageError, match="lamina has a tool of its own named 'find'"):
             await asked(app, "hi", CallerInput(tools=(FIND,)), session.session_id)
-        assert await app.store.history.messages("ann", session.session_id) == []
+        assert await app.store.messages.list("ann", session.session_id) == []

@@ -42,5 +42,5 @@ async def test_a_record_that_was_cut_off_is_stored_when_it_comes_again_with_its_
         for _ in range(2):
             record = await app.record("ann", session.session_id, "hi", "the answer", key="k")
             assert (record.turn_id, record.state) == (turn.turn_id, "complete")
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert [(row.text, row.state) for row in rows] == [("hi", "complete"), ("the answer", "complete")]

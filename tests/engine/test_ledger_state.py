@@ -342,12 +342,12 @@ async def test_what_was_taken_away_leaves_also_when_nobody_could_ask_and_what_is
 
         async def add(one: str) -> None:
             await app.new_session("ann", session_id=one)
-            await app.store.history.append("ann", one, [{"role": "assistant", "content": f"Secret of {one}."}])
+            await app.store.messages.append("ann", one, [{"role": "assistant", "content": f"Secret of {one}."}])
             if name == "summary":
                 await app.store.summaries.put("ann", one, f"Secret of {one}.", upto_seq=1)
             else:
-                rows = await app.store.history.messages("ann", one)
-                await app.store.history.collect("ann", rows[0].message_id)
+                rows = await app.store.messages.list("ann", one)
+                await app.store.messages.collect("ann", rows[0].message_id)
 
         await add(ids[0])
         await add(ids[1])
@@ -475,20 +475,20 @@ async def test_what_is_switched_off_leaves_with_the_next_request(where: str) -> 
 async def test_no_file_says_what_the_last_request_was_made_of(tmp_path: Path) -> None:
     async with chat(str(tmp_path / "s.db"), SAID, layout="ledger") as (app, session, _):
         await told(app, session, "Hello.")
-        lines = [line async for line in app.store.maintenance.export()]
-        assert await app.store.maintenance.import_(lines) == 0, "what is there stays there"
+        lines = [line async for line in app.store.admin.export()]
+        assert await app.store.admin.import_(lines) == 0, "what is there stays there"
         lines = [line.replace('\\"ledger\\":', '\\"steps\\":5,\\"ledger\\":') for line in lines]
         assert any("steps" in line for line in lines)
         assert KEY in (await app.store.sessions.get("ann", session.session_id)).runtime
         async with open_store(str(tmp_path / "other.db")) as other:
-            await other.maintenance.import_(lines)
+            await other.admin.import_(lines)
             runtime = (await other.sessions.get("ann", session.session_id)).runtime
             assert (KEY in runtime, "steps" in runtime) == (False, False)
         at = next(n for n, line in enumerate(lines) if '"table":"layer_text"' in line)
         lines[at] = json.dumps({**json.loads(lines[at]), "text": json.dumps("Obey this file.")})
         async with open_store(str(tmp_path / "third.db")) as third:
             with pytest.raises(InputError, match="does not match its hash"):
-                await third.maintenance.import_(lines)
+                await third.admin.import_(lines)
 
 
 async def test_a_branch_begins_anew_and_the_parent_goes_on(where: str) -> None:

@@ -36,7 +36,7 @@ class Looking(ScriptedProvider):
 
     async def _looked(self, stream: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
         session = (await self.store.sessions.list("ann"))[0]
-        rows = await self.store.history.messages("ann", session.session_id)
+        rows = await self.store.messages.list("ann", session.session_id)
         (turn,) = await self.store.turns.list("ann", session.session_id)
         self.seen = [*((row.role, row.state) for row in rows), ("turn", turn.progress)]
         async for event in stream:
@@ -66,7 +66,7 @@ async def test_C7_text_is_stored_before_it_is_shown_and_a_state_says_that_it_str
                 shown += event.text
                 turn = await app.store.turns.get("ann", running.turn.turn_id)
                 chunks = await app.store.turns.chunks("ann", turn.turn_id)
-                rows = await app.store.history.messages("ann", session.session_id)
+                rows = await app.store.messages.list("ann", session.session_id)
                 stored = "".join(text for _, text in chunks) or rows[-1].text
                 assert stored.startswith(shown)
                 assert turn.progress in ("streaming", "complete")
@@ -93,7 +93,7 @@ async def test_cancel_is_explicit_and_keeps_what_came(where: str) -> None:
                 running.cancel()
         record = await running.wait()
         assert (record.state, record.error) == ("interrupted", "turn.cancelled")
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert [(row.text, row.state) for row in rows] == [("hi", "complete"), ("so far", "interrupted")]
         assert end_of(await told(app, session, "go on")).state == "complete"
         assert [m["content"] for m in provider.contexts[-1].messages[-3:]] == ["hi", "so far", "go on"]
@@ -124,7 +124,7 @@ async def test_closing_the_app_ends_what_runs_and_keeps_it(where: str) -> None:
             if isinstance(event, Text):
                 break
     async with open_store(where) as store:
-        rows = await store.history.messages("ann", session.session_id)
+        rows = await store.messages.list("ann", session.session_id)
         assert [(row.text, row.state) for row in rows][1] == ("so far", "interrupted")
 
 
@@ -180,7 +180,7 @@ async def test_tools_run_inside_the_turn_and_each_request_extends_the_one_before
         assert [e.text for e in events if isinstance(e, ToolResult)] == ["sunny in 巴黎"]
         first, second = (context.payload for context in provider.contexts)
         assert second.startswith(first[:-2])
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
         (turn,) = await app.store.turns.list("ann", session.session_id)
         assert turn.usage == {"prompt": 130, "cached": 50, "completion": 13, "requests": [[50, 0, 9], [80, 50, 4]]}
@@ -286,7 +286,7 @@ async def test_a_count_that_no_request_can_have_is_none(tmp_path: Path, absurd: 
         assert end_of(await told(app, session, "hi")).state == "complete"
         (turn,) = await app.store.turns.list("ann", session.session_id)
         assert turn.usage == {"prompt": 0, "cached": 0, "completion": 3, "requests": [[0, 0, 3]]}
-        assert await app.store.maintenance.verify() == []
+        assert await app.store.admin.verify() == []
 
 
 async def test_C5_the_profile_fills_slots_and_a_failed_turn_keeps_its_hint(where: str) -> None:

@@ -77,11 +77,11 @@ async def test_what_was_sent_outlives_the_process_and_the_next_turn_goes_on(wher
         first, second = await app.store.turns.list("ann", session.session_id)
         assert [one.payload for one in await sent(app, first.turn_id)] == [before]
         assert len(await sent(app, second.turn_id)) == 1
-        assert await app.store.maintenance.verify() == []
+        assert await app.store.admin.verify() == []
 
 
 async def links(app: App) -> int:
-    return sum('"table":"turn_text"' in line for line in [line async for line in app.store.maintenance.export()])
+    return sum('"table":"turn_text"' in line for line in [line async for line in app.store.admin.export()])
 
 
 async def test_each_turn_stores_the_texts_that_are_new_in_it_though_it_stores_twice(where: str) -> None:

@@ -82,7 +82,7 @@ async def test_a_key_of_ours_in_a_tools_output_reaches_neither_model_nor_store(w
     tools = fetching([True], f"Authorization: Bearer {secret}")
     async with chat(where, [CALL, [{"text": "ok"}]], tools=tools, api_key=secret) as (app, session, provider):
         events = await told(app, session, "Fetch it.")
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         for seen in (str(provider.contexts), str(events), str(rows)):
             assert secret not in seen
 
@@ -97,7 +97,7 @@ async def test_a_hint_that_the_model_repeats_is_neither_shown_nor_stored_but_the
         events = await told(app, session, f"What is {mine}?")
         assert text_of(events) == f"Sure ! You said {mine}"
         assert end_of(events).state == "complete"
-        rows = await app.store.history.messages("ann", session.session_id)
+        rows = await app.store.messages.list("ann", session.session_id)
         assert rows[-1].text == f"Sure ! You said {mine}"
 
 

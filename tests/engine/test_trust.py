@@ -1,4 +1,4 @@
-"""Whose words count: what a folder's settings may say, and which hosts the user named himself."""
+"""Whose words count: what a folder's settings may say, and which hosts the user named."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,7 +12,7 @@ from lamina.app.tools import built_in_tools, instruction_paths
 from lamina.errors import SettingsError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings
-from lamina.tools.said import names_host, words
+from lamina.tools.calls import names_host
 from lamina.types import Context, Event, Text
 from tests.engine.chats import end_of, settings, told
 
@@ -46,9 +46,7 @@ def test_a_folder_may_name_a_workspace_inside_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_host_is_named_by_an_address_and_by_nothing_else(said: str, host: str, named: bool) -> None:
-    token = words.set(said)
-    assert names_host(host) is named
-    words.reset(token)
+    assert names_host(said, host) is named
 
 
 async def test_what_is_piped_in_below_the_words_names_no_host(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ async def streaming(store: Store) -> list[TurnRecord]:
 async def everything(store: Store) -> list[tuple[str, str, Sequence[TurnRecord]]]:
     """Owner, session and its turns."""
     found: list[tuple[str, str, Sequence[TurnRecord]]] = []
-    for owner in await store.maintenance.owners():
+    for owner in await store.admin.owners():
         for session in await store.sessions.list(owner, limit=10_000):
             found.append((owner, session.session_id, await store.turns.list(owner, session.session_id)))
     return found
@@ -229,7 +229,7 @@ async def work_off(app: App) -> list[str]:
     await store.jobs.release()  # nobody else is there
     while True:
         await app.worker.run_until_empty()
-        owners = await store.maintenance.owners()
+        owners = await store.admin.owners()
         left = 0
         for owner in owners:
             for job in await store.jobs.parked(owner):
@@ -250,14 +250,14 @@ async def problems(app: App, ledger: Ledger) -> list[str]:
     store = app.store
     found = await all_final(store)
     found += await work_off(app)
-    found += [problem.text for problem in await store.maintenance.verify()]
+    found += [problem.text for problem in await store.admin.verify()]
     known: dict[str, tuple[TurnRecord, list[StoredMessage]]] = {}
     learnt: Counter[str] = Counter()
     called: Counter[str] = Counter()
-    for owner in await store.maintenance.owners():
+    for owner in await store.admin.owners():
         learnt.update(memory.turn_id for memory in await store.memories.changes(owner, limit=10**6))
     for owner, session_id, turns in await everything(store):
-        rows = await store.history.messages(owner, session_id)
+        rows = await store.messages.list(owner, session_id)
         of_turn: dict[str, list[StoredMessage]] = {turn.turn_id: [] for turn in turns}
         for row in rows:
             of_turn[row.turn_id].append(row)
@@ -376,7 +376,7 @@ async def go_on(order: Line, ack: Ack) -> None:
     async with App.open(
         order["where"], settings=chat_settings(), tools=tools(lambda line: None), provider=provider, work=False
     ) as app:
-        rows = await app.store.history.messages("ann", "ann-0")
+        rows = await app.store.messages.list("ann", "ann-0")
         running = await app.start("ann", "ann-0", "And now?")
         await running.wait()
         context = provider.contexts[0]

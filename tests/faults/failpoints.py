@@ -194,7 +194,7 @@ async def turns(order: Line, ack: Ack) -> None:
     async with opened(order["where"], provider, tools(ack, 0), db=wrap, turns=planted, work=False) as app:
         store = app.store
         engine = Engine(
-            app.builder, store.turns, store.sessions, store.history, provider=provider, jobs=jobs_of_turn, lease=LEASE
+            app.builder, store.turns, store.sessions, store.messages, provider=provider, jobs=jobs_of_turn, lease=LEASE
         )
         for name, cancelled in (("b0", False), ("b1", False), ("b2", True)):
             running = await engine.start(await app.turn("ann", "ann-0", question(name)))

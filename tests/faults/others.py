@@ -23,7 +23,7 @@ async def lay(order: Line, ack: Ack) -> None:
     async with open_store(order["where"]) as store:
         for name in ("base", "gone", "other"):
             await store.sessions.new("ann", session_id=name)
-            await store.history.append("ann", name, [{"role": "user", "content": f"{name} {n}"} for n in range(3)])
+            await store.messages.append("ann", name, [{"role": "user", "content": f"{name} {n}"} for n in range(3)])
         await store.summaries.put("ann", "other", "it was long", upto_seq=1)
         await store.profile.set("ann", {"old": 1})
         await store.templates.put("ann", Template("t0", "t0", "words"))
@@ -56,7 +56,7 @@ async def titles(store: Store, owner: str = "ann") -> list[str]:
 
 async def first_answer(store: Store) -> str:
     """Only answers can be collected; `record` has stored one."""
-    return next(m.message_id for m in await store.history.messages("ann", "base") if m.message["role"] == "assistant")
+    return next(m.message_id for m in await store.messages.list("ann", "base") if m.message["role"] == "assistant")
 
 
 async def with_job(store: Store, kind: str, use: Callable[[Any], Awaitable[Any]]) -> None:
@@ -70,7 +70,7 @@ async def unpark(store: Store) -> None:
 
 
 async def import_all(store: Store) -> None:
-    await store.maintenance.import_([line async for line in store.maintenance.export("ann")], owner="eve")
+    await store.admin.import_([line async for line in store.admin.export("ann")], owner="eve")
 
 
 async def edit(store: Store) -> None:
@@ -90,7 +90,7 @@ async def forget(store: Store) -> None:
 
 
 async def collect(store: Store) -> None:
-    await store.history.collect("ann", await first_answer(store))
+    await store.messages.collect("ann", await first_answer(store))
 
 
 async def summarised(store: Store, session: str) -> bool:
@@ -154,10 +154,10 @@ OPS: list[tuple[str, Do, Look]] = [
     ("update", lambda s: s.sessions.update("ann", "base", title="T"), lambda s: among("T", titles(s))),
     ("branch", lambda s: s.sessions.branch("ann", "other", 2, title="B"), lambda s: among("B", titles(s))),
     ("delete", lambda s: s.sessions.delete("ann", "gone"), lambda s: is_not(among("gone", titles(s)))),
-    ("append", lambda s: s.history.append("ann", "base", [{"role": "user", "content": "apple"}]),
+    ("append", lambda s: s.messages.append("ann", "base", [{"role": "user", "content": "apple"}]),
      lambda s: found(s, "apple")),
     ("record", record, lambda s: found(s, "cherry")),
-    ("collect", collect, lambda s: equals(1, _count(s.history.collected("ann")))),
+    ("collect", collect, lambda s: equals(1, _count(s.messages.collected("ann")))),
     ("summary", lambda s: s.summaries.put("ann", "base", "short", upto_seq=1), lambda s: summarised(s, "base")),
     ("no summary", lambda s: s.summaries.delete("ann", "other"), lambda s: is_not(summarised(s, "other"))),
     ("profile", lambda s: s.profile.set("ann", {"a": 1}), lambda s: among("a", s.profile.get("ann"))),
@@ -181,11 +181,11 @@ OPS: list[tuple[str, Do, Look]] = [
      lambda s: equals("poisoned", job_error(s, "poison"))),
     ("unpark", unpark, lambda s: equals(0, _count(s.jobs.parked("ann")))),
     ("import", import_all, lambda s: among("T", titles(s, "eve"))),
-    ("reindex", lambda s: s.maintenance.reindex("ann"), lambda s: found(s, "apple")),
+    ("reindex", lambda s: s.admin.reindex("ann"), lambda s: found(s, "apple")),
     ("complete", lambda s: s.indexes.complete(), lambda s: found(s, "apple")),
     ("secret", lambda s: s.sessions.secret("zoe"), anything),
-    ("owners", lambda s: s.maintenance.owners(), anything),
-    ("version", lambda s: s.overview.version(), anything),
+    ("owners", lambda s: s.admin.owners(), anything),
+    ("version", lambda s: s.admin.version(), anything),
     ("key", lambda s: s.keys.add("ann", "k", scopes=("chat",)), lambda s: equals(1, _count(s.keys.list("ann")))),
     ("no key", revoke, lambda s: equals([True], _revoked(s))),
     ("use", use, lambda s: equals(7, _used(s))),
@@ -222,11 +222,11 @@ async def others(order: Line, ack: Ack) -> None:
 async def look(order: Line, ack: Ack) -> None:
     """What was acknowledged is there. A search index that was being made anew is made anew, as the error says."""
     async with open_store(order["where"], clock=lambda: 2e9) as store:
-        found = await store.maintenance.verify()
+        found = await store.admin.verify()
         if found and all(problem.part == "search" for problem in found):
             ack({"reindexed": True})
-            await store.maintenance.reindex()
-            found = await store.maintenance.verify()
+            await store.admin.reindex()
+            found = await store.admin.verify()
         problems = [problem.text for problem in found]
         for name, _, seen in OPS:
             if name in order["done"] and not await seen(store):

@@ -187,7 +187,7 @@ async def given_up(crowd: Crowd, count: int, wish: str = "", patience: float = 5
     async with open_store(crowd.cluster.where) as store:
         for visitor, turn_id in zip(visitors, turns, strict=True):
             turn = await store.turns.get(name_of(visitor.number), turn_id)
-            rows = await store.history.messages(turn.owner, turn.session_id, after=turn.user_seq - 1)
+            rows = await store.messages.list(turn.owner, turn.session_id, after=turn.user_seq - 1)
             wrong += [] if turn.state == "interrupted" else [f"turn {turn_id} is {turn.state}"]
             kept = [row.text for row in rows if row.turn_id == turn_id and row.role == "user"]
             wrong += [] if kept and MARK.search(kept[0]) else [f"the question of {turn_id} is lost"]
@@ -429,7 +429,7 @@ async def test_R1_R15_a_client_that_asks_again_without_a_key_is_found(site: Clus
         rows = (await visitor.ask("GET", f"/api/sessions/{session}/messages")).json["messages"]
         assert [row["text"] for row in rows].count(words) == 2
         async with open_store(site.where) as store:
-            stored = await store.history.messages(name_of(2), session)
+            stored = await store.messages.list(name_of(2), session)
             assert any("is there 2 times" in one for one in doubled(stored))
         assert grew(rows, rows[2:]), "and one that puts a shorter history in its place"
         assert (await visitor.ask("DELETE", f"/api/sessions/{session}")).status < 300

@@ -87,15 +87,15 @@ async def sessions_of(where: Path, count: int, opened: Any) -> list[str]:
     """A store with so many sessions, imported: that is quicker than to hold them."""
     async with opened(where) as store:
         await store.sessions.new("ann", session_id="s")
-        await store.history.append("ann", "s", [{"role": "user", "content": "the word"}])
-        header, *lines = [line async for line in store.maintenance.export("ann")]
+        await store.messages.append("ann", "s", [{"role": "user", "content": "the word"}])
+        header, *lines = [line async for line in store.admin.export("ann")]
         rows = [row for line in lines if (row := json.loads(line))["table"] in ("chat_session", "conversation")]
         more = [
             json.dumps(row | {"session_id": f"s{n}"} | ({"content": f'"gone{n} word{n % 50}"', "message_id": f"m{n}"}
                        if row["table"] == "conversation" else {"activity": n + 2}))
             for row in rows for n in range(count)
         ]  # fmt: skip
-        await store.maintenance.import_([header, *more])
+        await store.admin.import_([header, *more])
     return [f"s{n}" for n in range(count)]
 
 
@@ -118,20 +118,20 @@ async def delete_sessions(where: Path, count: int, load: Load, opened: Any = ope
     names = await sessions_of(where, count, opened)
     async with opened(where) as store:
         kept = (await store.sessions.new("ann")).session_id
-        await store.history.append("ann", kept, [{"role": "user", "content": "the harbour is kept"}])
+        await store.messages.append("ann", kept, [{"role": "user", "content": "the harbour is kept"}])
         assert len(await store.sessions.search("ann", "gone1")) == min(20, count)
         try:
             for name in names[:ONE_BY_ONE]:
                 await store.sessions.delete("ann", name)
             for at in range(ONE_BY_ONE, count, 500):
                 await gather(lambda name: store.sessions.delete("ann", name), names[at : at + 500])
-                await store.history.append("ann", kept, [{"role": "user", "content": f"still written {at}"}])
+                await store.messages.append("ann", kept, [{"role": "user", "content": f"still written {at}"}])
         except StoreError as error:
             return error.message
         load.tried(count, "deletions")
         assert [found.message.seq for found in await store.sessions.search("ann", "harbour")] == [1]
         assert await store.sessions.search("ann", "gone1") == []
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
     assert b"gone1" not in where.read_bytes(), "deleted words are erased"
     return ""
 
@@ -267,7 +267,7 @@ async def live_with_damage(where: Any, damage: Callable[[Any], object], live: bo
         await becomes_complete(app.store)
         assert len(await app.store.sessions.search("ann", "boat")) == 5
         assert len(await app.store.sessions.search("ann", "lighthouse")) == 2
-        assert await app.store.maintenance.verify() == []
+        assert await app.store.admin.verify() == []
 
 
 @pytest.mark.parametrize("what", DAMAGES)
@@ -334,7 +334,7 @@ async def test_R24_two_processes_of_PostgreSQL_repair_an_index_together(postgres
         for app in (one, other):
             await becomes_complete(app.store)
             assert len(await app.store.sessions.search("ann", "lighthouse")) == 8
-        assert await one.store.maintenance.verify() == []
+        assert await one.store.admin.verify() == []
 
 
 async def test_R24_reindex_of_PostgreSQL_needs_no_table_that_is_there(postgres: Server) -> None:
@@ -342,7 +342,7 @@ async def test_R24_reindex_of_PostgreSQL_needs_no_table_that_is_there(postgres: 
     await filled(where)
     async with open_store(where) as store:
         in_postgres(postgres, "DROP TABLE message_words; DROP TABLE search_todo")(where)
-        assert await store.maintenance.reindex() == 10
+        assert await store.admin.reindex() == 10
         assert len(await store.sessions.search("ann", "boat")) == 5
 
 
@@ -401,13 +401,13 @@ async def test_R24_a_store_of_0_1_0_repairs_itself_when_it_is_opened(tmp_path: P
     await old_store(where)
     run_sql(where, *OLD_DAMAGES[what])
     async with open_store(where) as store:
-        await store.history.append("ann", "s0", [{"role": "user", "content": "written at once"}])
+        await store.messages.append("ann", "s0", [{"role": "user", "content": "written at once"}])
         await becomes_complete(store)
         await store.indexes.complete()
         assert len(await store.sessions.search("ann", "harbour")) == 3
         assert len(await store.sessions.search("ann", "written")) == 1
         await store.sessions.delete("ann", "s0")
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
     assert b"plughxyzzy" not in where.read_bytes(), "what 0.1.0 kept of deleted words is erased"
     with closing(sqlite3.connect(where)) as connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
@@ -429,10 +429,10 @@ async def upgrade(where: Path, seconds: float) -> list[str]:
         end = time.monotonic() + seconds
         try:
             while time.monotonic() < end or not await store.sessions.searches_all("ann"):
-                await store.history.append("ann", "s0", [{"role": "user", "content": "written in between"}])
+                await store.messages.append("ann", "s0", [{"role": "user", "content": "written in between"}])
                 await store.sessions.search("ann", "harbour")
                 await asyncio.sleep(0.1)
-            return [problem.text for problem in await store.maintenance.verify()]
+            return [problem.text for problem in await store.admin.verify()]
         except StoreError as error:
             return [error.message]
 
@@ -459,7 +459,7 @@ async def leaking_store(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr(sqlite, "SMALL_BYTES", 0)
         async with open_store(where) as store:
             await becomes_complete(store)
-            assert await store.maintenance.verify() == [], "that is no fault"
+            assert await store.admin.verify() == [], "that is no fault"
     assert damage_of(where), "pages that no table has"
 
 
@@ -467,9 +467,9 @@ async def test_R24_reindex_frees_the_pages_of_a_damaged_index(tmp_path: Path, mo
     where = tmp_path / "store.db"
     await leaking_store(where, monkeypatch)
     async with open_store(where) as store:
-        await store.maintenance.reindex()
+        await store.admin.reindex()
         assert damage_of(where) == []
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
 
 
 @pytest.mark.parametrize(
@@ -491,8 +491,8 @@ async def test_R24_a_file_that_gets_shorter_in_a_pause_is_not_called_cut_off(
             if not planted:
                 await store.sessions.list("ann")
         with pytest.raises(StoreDamagedError, match="was cut off") if planted else nullcontext():
-            await store.history.append("ann", "s0", [{"role": "user", "content": "still written"}])
-            assert await store.maintenance.verify() == []
+            await store.messages.append("ann", "s0", [{"role": "user", "content": "still written"}])
+            assert await store.admin.verify() == []
     assert damage_of(where) == []
 
 
@@ -514,7 +514,7 @@ async def main(where, planted):
             sqlite_tables.mark_groups = lambda connection, groups: None
         for module in (sqlite, sqlite_tables):
             module.recreate_tables = end
-        await store.maintenance.reindex()
+        await store.admin.reindex()
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -532,7 +532,7 @@ async def test_R24_a_reindex_that_is_killed_is_finished_by_the_next_process(tmp_
     async with open_store(where) as store:
         await becomes_complete(store)
         assert (len(await store.sessions.search("ann", "boat")) == 5) is not planted
-        assert (await store.maintenance.verify() == []) is not planted
+        assert (await store.admin.verify() == []) is not planted
 
 
 # Damage to the rows themselves
@@ -546,11 +546,11 @@ async def wrecked(where: Path) -> tuple[str, str]:
     async with app_on(where) as app:
         sound = (await app.new_session("ann")).session_id
         assert await one_turn(app, sound, "My boat lies in the harbour.") == "complete"
-        await app.store.history.append("ann", sound, [{"role": "user", "content": f"{n} boats"} for n in range(60)])
+        await app.store.messages.append("ann", sound, [{"role": "user", "content": f"{n} boats"} for n in range(60)])
         bad = (await app.new_session("ann")).session_id
-        await app.store.history.append("ann", bad, [{"role": "user", "content": f"{WRECK} " * 80}] * 80)
+        await app.store.messages.append("ann", bad, [{"role": "user", "content": f"{WRECK} " * 80}] * 80)
         other = (await app.new_session("bo")).session_id
-        await app.store.history.append("bo", other, [{"role": "user", "content": "Bo has a boat."}])
+        await app.store.messages.append("bo", other, [{"role": "user", "content": "Bo has a boat."}])
     data = bytearray(where.read_bytes())
     pages = [at for at in range(0, len(data), 4_096) if WRECK.encode() in data[at : at + 4_096] and data[at] == 10]
     assert len(pages) > 7
@@ -563,11 +563,11 @@ async def wrecked(where: Path) -> tuple[str, str]:
 async def read_all(store: Store, bad: str, sound: str) -> None:
     """What can be read of a damaged store, after the damage was met."""
     with pytest.raises(StoreDamagedError):
-        await store.history.messages("ann", bad)
-    assert len(await store.history.messages("ann", sound)) == 62
+        await store.messages.list("ann", bad)
+    assert len(await store.messages.list("ann", sound)) == 62
     assert {bad, sound} <= {session.session_id for session in await store.sessions.list("ann")}
-    assert await store.maintenance.owners() == ["ann", "bo"]
-    assert await store.overview.version() > 4
+    assert await store.admin.owners() == ["ann", "bo"]
+    assert await store.admin.version() > 4
 
 
 async def test_R24_damaged_messages_are_left_alone_by_reindex_and_all_others_are_read(tmp_path: Path) -> None:
@@ -576,10 +576,10 @@ async def test_R24_damaged_messages_are_left_alone_by_reindex_and_all_others_are
     for _ in range(2):
         async with app_on(where) as app:
             with pytest.raises(StoreDamagedError, match="damaged rows"):
-                await app.store.maintenance.reindex()
+                await app.store.admin.reindex()
             assert len(await app.store.sessions.search("ann", "boat", limit=99)) == 61
-            await app.store.history.append("bo", (await app.new_session("bo")).session_id, [])
-            found = await app.store.maintenance.backup(os.fspath(tmp_path / f"{_}.db"))
+            await app.store.messages.append("bo", (await app.new_session("bo")).session_id, [])
+            found = await app.store.admin.backup(os.fspath(tmp_path / f"{_}.db"))
             assert {problem.part for problem in found} == {"rows"}
             await read_all(app.store, bad, sound)
     run_sql(where, "INSERT INTO search_todo SELECT owner, session_id, 0 FROM chat_session", "DELETE FROM message_word")
@@ -635,10 +635,10 @@ async def test_R24_verify_and_backup_tell_how_far_they_are(tmp_path: Path) -> No
         for owner in ("ann", "bo"):
             await store.sessions.new(owner)
         told: list[tuple[int, int]] = []
-        assert await store.maintenance.verify(lambda done, total: told.append((done, total))) == []
+        assert await store.admin.verify(lambda done, total: told.append((done, total))) == []
         assert [done for done, _ in told] == [1, 2]
         told.clear()
-        assert await store.maintenance.backup(os.fspath(tmp_path / "copy.db"), lambda *far: told.append(far)) == []
+        assert await store.admin.backup(os.fspath(tmp_path / "copy.db"), lambda *far: told.append(far)) == []
         assert told[-1][0] == told[-1][1] > 0
 
 
@@ -648,7 +648,7 @@ async def test_R24_a_rebuild_is_many_small_transactions_and_goes_on_after_a_rest
         session = (await store.sessions.new("ann")).session_id
         long = [{"role": "user", "content": f"harbour {n} " + "x" * (SLICE_CHARACTERS // 2)} for n in range(6)]
         short = [{"role": "user", "content": f"lighthouse {n}"} for n in range(3 * SLICE_MESSAGES)]
-        await store.history.append("ann", session, [*long, *short])
+        await store.messages.append("ann", session, [*long, *short])
         await store.indexes.recreate()
         assert await store.sessions.search("ann", "harbour") == []
         assert not await store.sessions.searches_all("ann")
@@ -680,10 +680,10 @@ async def test_R24_a_backup_does_not_carry_a_damaged_index_on(tmp_path: Path, pl
         shutil.copyfile(where, copy)
     else:
         async with open_store(where) as store:
-            assert [problem.part for problem in await store.maintenance.backup(os.fspath(copy))] == ["search"]
+            assert [problem.part for problem in await store.admin.backup(os.fspath(copy))] == ["search"]
     assert bool(damage_of(copy)) is planted
     if not planted:
         async with open_store(copy) as store:
             await becomes_complete(store)
             assert len(await store.sessions.search("ann", "boat")) == 5
-            assert await store.maintenance.verify() == []
+            assert await store.admin.verify() == []

@@ -116,13 +116,13 @@ def small_disk(folder: Path) -> Generator[Path, None, None]:
     folder.mkdir()
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode
+        or subprocess.run(["mount", "-nt", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode
     ):
         pytest.skip("mounting a small disk needs root; the next test limits the pages of the database instead")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-n", folder], check=True)  # -n: no table of mounts, which would stay in /run/mount
 
 
 async def fill_up(store: Store, session: str, early: bool = False) -> tuple[list[str], StoreError]:
@@ -166,9 +166,9 @@ async def test_R4_a_full_disk_is_said_before_acknowledging_and_writing_resumes(t
             begin = time.monotonic()
             await store.turns.finish("ann", said[0], state="interrupted")
             assert time.monotonic() - begin < 1
-            assert await store.maintenance.verify() == []
+            assert await store.admin.verify() == []
         async with open_store(os.fspath(disk / "store.db")) as store:
-            text = (await store.history.messages("ann", session))[-1].text
+            text = (await store.messages.list("ann", session))[-1].text
             assert text == "".join(said[1 : len(said) - early])
 
 
@@ -184,7 +184,7 @@ async def test_R4_without_root_a_full_database_behaves_the_same(tmp_path: Path) 
         assert await lost(store, said) == 0
         await store.db.write_any_owner(lambda: limit(1_000_000))
         await store.turns.finish("ann", said[0], state="interrupted")
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
 
 
 # R5: damage
@@ -205,7 +205,7 @@ async def damaged_store(folder: Path) -> tuple[str, str]:
     async with open_store(os.fspath(where)) as store:
         session = (await store.sessions.new("ann")).session_id
         for _ in range(20):
-            await store.history.append("ann", session, [{"role": "user", "content": "word " * 400}] * 10)
+            await store.messages.append("ann", session, [{"role": "user", "content": "word " * 400}] * 10)
     with where.open("r+b") as file:
         size = where.stat().st_size
         for page in range(100, size // 4096):  # behind the roots of the tables
@@ -219,14 +219,14 @@ async def test_R5_a_damaged_store_says_so_only_reads_and_is_not_touched(tmp_path
     before = prints(tmp_path / "damaged")
     async with open_store(where) as store:
         with pytest.raises(StoreError) as error:
-            await store.history.messages("ann", session)
+            await store.messages.list("ann", session)
         assert "damaged" in str(error.value)
         for command in ("lamina store verify", "lamina store backup"):
             assert command in error.value.hint
         with pytest.raises(StoreError, match="read-only"):
             await store.sessions.new("ann")
         assert (await store.sessions.get("ann", session)).session_id == session
-        assert await store.maintenance.verify()
+        assert await store.admin.verify()
     assert prints(tmp_path / "damaged") == before
     Path(where).rename(f"{where}.broken")  # the planted bug: put it out of the way
     assert prints(tmp_path / "damaged") != before
@@ -325,19 +325,19 @@ async def test_R5_a_backup_that_fails_is_about_its_target_and_writing_goes_on(tm
     session = (await store.sessions.new("ann")).session_id
     stale = tmp_path / "copy.db.partial"
     stale.write_text("this is no database, a copy that was killed left it\n" * 200)
-    await store.maintenance.backup(os.fspath(tmp_path / "copy.db"))
+    await store.admin.backup(os.fspath(tmp_path / "copy.db"))
     assert not stale.exists()
     with small_files(), pytest.raises(StoreError, match=re.escape(f"the backup {tmp_path}/full.db cannot be written")):
-        await store.maintenance.backup(os.fspath(tmp_path / "full.db"))
+        await store.admin.backup(os.fspath(tmp_path / "full.db"))
     for target in (tmp_path / "no" / "folder.db", Path("/proc/x.db")):
         with pytest.raises(StoreError, match=re.escape(f"the backup {target} cannot be written")):
-            await store.maintenance.backup(os.fspath(target))
+            await store.admin.backup(os.fspath(target))
     if planted:
         with pytest.raises(StoreError, match="read-only"):
             await store.sessions.new("ann")
     else:
-        await store.history.append("ann", session, [{"role": "user", "content": "goes on"}])
-        assert await store.maintenance.verify() == []
+        await store.messages.append("ann", session, [{"role": "user", "content": "goes on"}])
+        assert await store.admin.verify() == []
     await db.close()
 
 
@@ -345,8 +345,8 @@ async def test_R5_a_backup_never_goes_by_way_of_the_store_itself(tmp_path: Path)
     async with open_store(os.fspath(tmp_path / "x.partial")) as store:
         await store.sessions.new("ann")
         with pytest.raises(InputError, match="the store itself"):
-            await store.maintenance.backup(os.fspath(tmp_path / "x"))
-        assert await store.maintenance.owners() == ["ann"]
+            await store.admin.backup(os.fspath(tmp_path / "x"))
+        assert await store.admin.owners() == ["ann"]
 
 
 @contextmanager
@@ -387,10 +387,10 @@ ALLOWED = {
     ("lock.py", "os.open"): "the lock file of its own, and a new file before SQLite opens it",
     ("lock.py", "os.chmod"): "takes rights away by the name of a file; nothing is opened or closed",
     ("lock.py", "os.unlink"): "the same, when it was just made beside what is no store",
-    ("maintenance.py", "open"): "the export that is a backup of PostgreSQL",
-    ("maintenance.py", "os.replace"): "the finished backup takes its name; nobody has it open",
-    ("maintenance.py", "create_private"): "the same, and an empty file for a copy",
-    ("maintenance.py", "os.unlink"): "a copy that was ended before it had its name; it is never the store's own file",
+    ("admin.py", "open"): "the export that is a backup of PostgreSQL",
+    ("admin.py", "os.replace"): "the finished backup takes its name; nobody has it open",
+    ("admin.py", "create_private"): "the same, and an empty file for a copy",
+    ("admin.py", "os.unlink"): "a copy that was ended before it had its name; it is never the store's own file",
     ("schema.py", "file.read_text"): "a packaged migration",
 }
 
@@ -459,10 +459,10 @@ async def test_transactions_that_wait_together_do_not_spoil_each_other(tmp_path:
             yield "INSERT INTO chunk (owner, turn_id, n, text) VALUES ('ann', 'nobody', 1, '')", ()
 
         results = await asyncio.gather(
-            *(store.history.append("ann", session, [{"role": "user", "content": str(n)}]) for n in range(50)),
+            *(store.messages.append("ann", session, [{"role": "user", "content": str(n)}]) for n in range(50)),
             store.db.write("ann", broken),
             store.db.write("ann", wrong),
-            *(store.history.append("ann", session, [{"role": "user", "content": str(n)}]) for n in range(50)),
+            *(store.messages.append("ann", session, [{"role": "user", "content": str(n)}]) for n in range(50)),
             return_exceptions=True,
         )
         assert isinstance(results[50], MemoryError)
@@ -470,7 +470,7 @@ async def test_transactions_that_wait_together_do_not_spoil_each_other(tmp_path:
         assert sum(isinstance(each, BaseException) for each in results) == 2
         assert (await store.sessions.get("ann", session)).last_seq == 100
         assert await store.profile.get("ann") == {}
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.sandbox.environment import shell_environment
+from lamina.sandbox.process import shell_environment
 from lamina.shell.policy import decide
 from lamina.shell.programs import Row, read_table
 from tests.faults.load import Load
@@ -54,7 +54,7 @@ WRITES = re.compile(
 CALLS = "trace=%file,%network,fchmod,fchown,ftruncate"
 NETWORK = re.compile(r"^(?:connect|sendto|sendmsg)\(.*sa_family=AF_INET")
 OPENED = re.compile(r"^(?:open|openat|openat2)\(.*= \d+<(.*)>$")
-CALL = re.compile(r"^\[pid +\d+\] ")
+RESUMED = re.compile(r"<\.\.\. \w+ resumed>")
 HARMLESS = ("/dev/null", "/dev/tty", "/proc/self/coredump_filter")
 OWN_SETTINGS = (".npm", ".rustup", ".cargo", ".config", ".cache", ".local")
 """Folders in which programs keep their own settings; they are there wherever the program has been used."""
@@ -168,8 +168,28 @@ def faults(commands: Sequence[str], root: Path) -> list[str]:
     return found + (["the index or a folder changed"] if before != after else [])
 
 
-def strange(log: str, root: Path) -> Iterator[str]:
+def whole_calls(log: str) -> Iterator[str]:
+    """The lines of the log; a call that strace wrote in two lines, because another process came between, is one."""
+    begun: dict[str, str] = {}
     for line in log.splitlines():
+        process, _, call = line.partition(" ")
+        if call.endswith(" <unfinished ...>"):
+            begun[process] = line.removesuffix(" <unfinished ...>")
+        elif resumed := RESUMED.match(call):
+            yield begun.pop(process, f"{process} ") + call[resumed.end() :]
+        else:
+            yield line
+    yield from begun.values()  # its process was killed in the call
+
+
+def test_a_call_that_strace_wrote_in_two_lines_is_one(tmp_path: Path) -> None:
+    two = '7 mkdir("x", 0700 <unfinished ...>\n8 exit(0) = ?\n7 <... mkdir resumed>) = {}'
+    assert list(strange(two.format("-1 EEXIST (File exists)"), tmp_path)) == []
+    assert list(strange(two.format("0"), tmp_path)) == ['mkdir("x", 0700) = 0']
+
+
+def strange(log: str, root: Path) -> Iterator[str]:
+    for line in whole_calls(log):
         call = line.partition(" ")[2].strip() if line[:1].isdigit() else line
         opened = OPENED.match(call)
         path = opened[1] if opened else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.sandbox.environment import shell_environment
+from lamina.sandbox.process import shell_environment
 from lamina.shell.policy import decide
 from lamina.tools.files import file_tools
 

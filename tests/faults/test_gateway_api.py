@@ -129,7 +129,7 @@ async def test_I2_what_is_not_ones_own_is_not_there_in_the_same_bytes(where: str
 
 async def _any_session(app: App, request: Request) -> Reply:
     """Planted: the row is looked up for whoever has it."""
-    for owner in await app.store.maintenance.owners():
+    for owner in await app.store.admin.owners():
         for session in await app.store.sessions.list(owner):
             if session.session_id == request.params["session_id"]:
                 return Reply({"title": session.title})
@@ -424,7 +424,7 @@ async def told(app: App, owner: str) -> Kept:
     """Every message that is final, in all sessions: what must stay."""
     kept: Kept = {}
     for session in await app.store.sessions.list(owner, limit=10_000):
-        for row in await app.store.history.messages(owner, session.session_id):
+        for row in await app.store.messages.list(owner, session.session_id):
             if row.state != "streaming":
                 kept[row.message_id] = (session.session_id, row.seq, row.role, str(row.content), str(row.extra))
     return kept
@@ -513,7 +513,7 @@ async def gaps(app: App, owner: str) -> list[str]:
     found: list[str] = []
     sessions: Sequence[Session] = await app.store.sessions.list(owner, limit=10_000)
     for session in sessions:
-        numbers = [row.seq for row in await app.store.history.messages(owner, session.session_id)]
+        numbers = [row.seq for row in await app.store.messages.list(owner, session.session_id)]
         if numbers != list(range(1, len(numbers) + 1)):
             found.append(f"{session.session_id} has the numbers {numbers}")
     return found
@@ -535,7 +535,7 @@ async def test_R15_two_tabs_and_a_bot_only_ever_add_or_branch(where: str, load: 
 async def _replacing(app: App, request: Request) -> Reply:
     """Planted: a change of the title takes the last answer away, as pages do that put a whole history."""
     session = request.params["session_id"]
-    rows = await app.store.history.messages(request.user, session)
+    rows = await app.store.messages.list(request.user, session)
 
     def forget() -> Any:
         yield (
@@ -585,7 +585,7 @@ def test_R15_no_route_replaces_a_history() -> None:
 
 @pytest.mark.planted("a face that writes into a history")
 def test_R15_a_planted_use_is_found() -> None:
-    assert replacing("await app.store.history.append(owner, s, m)")
+    assert replacing("await app.store.messages.append(owner, s, m)")
     assert replacing("await app.store.turns.finish(owner, t)")
     assert replacing("app.store.db.write(owner, steps)")
-    assert not replacing("await app.store.history.get(owner, m)")
+    assert not replacing("await app.store.messages.get(owner, m)")

@@ -186,7 +186,7 @@ async def crowd(
                 )
             )
         for user in people[:10]:
-            lines = [line async for line in site.app.store.maintenance.export(f"user{user.number}")]
+            lines = [line async for line in site.app.store.admin.export(f"user{user.number}")]
             owners = set(CANARY.findall("".join(map(str, lines))))
             wrong += [f"the export of {user.number} has {owners}"] if owners - {str(user.number)} else []
     logging.getLogger().removeHandler(handler)

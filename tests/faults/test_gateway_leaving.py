@@ -191,7 +191,7 @@ async def states(site: Site, left: list[Left]) -> list[str]:
     wrong: list[str] = []
     for one in left:
         turn = await site.app.store.turns.get("ann", one.turn_id)
-        rows = await site.app.store.history.messages(
+        rows = await site.app.store.messages.list(
             "ann", turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
         mine = [row for row in rows if row.turn_id == turn.turn_id]

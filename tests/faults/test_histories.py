@@ -120,7 +120,7 @@ async def odd_problems(store: Store, answer: list[Step]) -> list[str]:
     provider = ScriptedProvider([answer, [{"text": "Well."}]])
     app = App(store, chat_settings(), tools=tools(lambda line: None, 0), provider=provider)
     session = await app.new_session("ann")
-    engine = Engine(app.builder, store.turns, store.sessions, store.history, provider=provider)
+    engine = Engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
     running = await engine.start(await app.turn("ann", session.session_id, "Hello"))
     async with asyncio.timeout(60):
         turn = await running.wait()
@@ -145,7 +145,7 @@ async def test_R12_a_planted_call_that_no_provider_takes_back_is_found(tmp_path:
             name, made = step.get("id", "c1"), {"name": step["call"], "arguments": json.dumps(step["arguments"])}
             asked: Any = {"role": "assistant", "tool_calls": [{"id": name, "type": "function", "function": made}]}
             result: Any = {"role": "tool", "tool_call_id": name, "content": "Seen."}
-            await store.history.append("ann", session, [{"role": "user", "content": "Look."}, asked, result])
+            await store.messages.append("ann", session, [{"role": "user", "content": "Look."}, asked, result])
             with pytest.raises(MessageError):
                 await next_request(app, "ann", session)
 
@@ -167,5 +167,5 @@ async def test_R12_what_could_never_be_sent_is_refused_before_it_is_stored(tmp_p
         for words in ODD_QUESTIONS:
             with pytest.raises(MessageError):
                 await app.start("ann", session.session_id, words)
-        assert await store.history.messages("ann", session.session_id) == []
+        assert await store.messages.list("ann", session.session_id) == []
         assert await next_request(app, "ann", session.session_id) == []

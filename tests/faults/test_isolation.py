@@ -10,7 +10,7 @@ import pytest
 
 from lamina.errors import LeaseError, MessageError, NotFoundError, StoreError
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory, Session, StoredMessage, Template, TurnRecord
-from lamina.store import maintenance
+from lamina.store import admin
 from lamina.store.database import Row, Steps
 from lamina.store.schema import DERIVED_TABLES
 from lamina.store.search import plan_rebuild
@@ -74,12 +74,12 @@ class Crowd:
             lambda: s.sessions.search(owner, "canary"),
             lambda: s.sessions.update(owner, one("session"), title=mark, meta={"m": mark}, injection={"i": mark}),
             lambda: s.sessions.branch(owner, one("session"), 1, title=mark),
-            lambda: s.history.append(owner, one("session"), [message]),
-            lambda: s.history.messages(owner, one("session"), limit=20),
-            lambda: s.history.get(owner, one("message")),
-            lambda: s.history.collect(owner, one("message")),
-            lambda: s.history.collected(owner),
-            lambda: s.history.texts(owner, [text_hash("shared"), text_hash(canary(self.rng.choice(OWNERS)))]),
+            lambda: s.messages.append(owner, one("session"), [message]),
+            lambda: s.messages.list(owner, one("session"), limit=20),
+            lambda: s.messages.get(owner, one("message")),
+            lambda: s.messages.collect(owner, one("message")),
+            lambda: s.messages.collected(owner),
+            lambda: s.messages.texts(owner, [text_hash("shared"), text_hash(canary(self.rng.choice(OWNERS)))]),
             lambda: self.begin_again(owner, one("session"), message),
             lambda: s.turns.begin(owner, one("session"), message),
             lambda: s.turns.chunk(owner, one("turn"), self.rng.randrange(9), mark),
@@ -157,12 +157,12 @@ async def test_I1_no_owner_ever_sees_anothers_canary(store: Store, load: Load) -
     assert crowd.refused > 100
     assert crowd.left > 50
     for owner in OWNERS:
-        lines = [line async for line in store.maintenance.export(owner)]
+        lines = [line async for line in store.admin.export(owner)]
         assert foreign(owner, lines) == []
         assert canary(owner) in repr(lines)
     for job in await store.jobs.claim("w", n=1_000):
         assert foreign(job.owner, job) == []
-    assert await store.maintenance.verify() == []
+    assert await store.admin.verify() == []
 
 
 async def filled(store: Store) -> None:
@@ -197,7 +197,7 @@ async def test_I1_a_query_without_its_owner_is_found_and_stopped_by_the_second_w
     ]  # of a block's owner
     for owner in OWNERS:
         await store.db.write(owner, lambda o=owner: plan_rebuild(o))
-    for table in (*maintenance.TABLES, *derived, *maintenance.UNEXPORTED):
+    for table in (*admin.TABLES, *derived, *admin.UNEXPORTED):
         rows = await store.db.read(OWNERS[0], lambda t=table: without_owner(t))
         owners = {row[1] if table == "message_block" else row[0] for row in rows}
         assert OWNERS[0] in owners, table
@@ -222,7 +222,7 @@ async def test_I1_row_level_security_holds_against_raw_sql(postgres: Server) -> 
                 "WHERE column_name = 'owner' AND table_schema = 'public'"
             )
         ]
-        assert set(tables) == {*maintenance.TABLES, *DERIVED_TABLES["postgres"], *maintenance.UNEXPORTED}
+        assert set(tables) == {*admin.TABLES, *DERIVED_TABLES["postgres"], *admin.UNEXPORTED}
         for table in tables:
             flags = await connection.fetchrow(
                 "SELECT relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname = $1", table
@@ -280,4 +280,4 @@ async def test_several_processes_may_make_the_tables_at_once(postgres: Server) -
 
     await asyncio.gather(*(start(n) for n in range(4)))
     async with open_store(where) as store:
-        assert len(await store.maintenance.owners()) == 4
+        assert len(await store.admin.owners()) == 4

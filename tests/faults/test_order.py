@@ -113,7 +113,7 @@ async def tab(store: Store, session: str, rng: random.Random, load: Load) -> Non
                 [{"role": "tool", "content": f"{n}", "tool_call_id": "1"}] * rng.randint(1, 3),
             )
         elif what < 0.75:
-            await store.history.append("ann", session, [{"role": "user", "content": "import"}])
+            await store.messages.append("ann", session, [{"role": "user", "content": "import"}])
         elif what < 0.8:
             await store.sessions.branch("ann", session, 1)
         else:
@@ -147,16 +147,16 @@ async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(
         cutting = asyncio.create_task(asyncio.sleep(0) if first.alone else cut_off(postgres, where, [first, second]))
         before: list[StoredMessage] = []
         while not all(each.done() for each in tabs):
-            after = list(await first.history.messages("ann", session))
+            after = list(await first.messages.list("ann", session))
             assert only_added(before, after) == []
             before = after
             await asyncio.sleep(0)
         await asyncio.gather(*tabs)
         cutting.cancel()
-        after = list(await first.history.messages("ann", session))
+        after = list(await first.messages.list("ann", session))
         assert only_added(before, after) == []
         assert len(after) > 100
-        assert await first.maintenance.verify() == []
+        assert await first.admin.verify() == []
 
 
 @pytest.mark.planted("a row of a history that is replaced, deleted or given another number")
@@ -170,14 +170,14 @@ async def test_R15_R20_two_writers_only_ever_add_even_when_they_are_cut_off(
 )
 async def test_R15_a_planted_replacement_of_history_is_found(store: Store, statement: str) -> None:
     session = (await store.sessions.new("ann")).session_id
-    await store.history.append("ann", session, [{"role": "user", "content": f"{n}"} for n in range(4)])
-    before = list(await store.history.messages("ann", session))
+    await store.messages.append("ann", session, [{"role": "user", "content": f"{n}"} for n in range(4)])
+    before = list(await store.messages.list("ann", session))
 
     def replace() -> Steps[None]:
         yield statement, ("ann",)
 
     await store.db.write("ann", replace)
-    assert only_added(before, list(await store.history.messages("ann", session)))
+    assert only_added(before, list(await store.messages.list("ann", session)))
 
 
 # R16
@@ -195,7 +195,7 @@ async def test_R16_the_order_is_that_of_numbers_whatever_the_clock_does(where: s
             await store.memories.add("ann", [NewMemory(f"{n}")])
             await store.summaries.put("ann", sessions[n], f"{n}", upto_seq=1)
             await store.jobs.add("ann", "memory", key=f"{n}")
-        rows = await store.history.messages("ann", sessions[0])
+        rows = await store.messages.list("ann", sessions[0])
         expected = [text for n in range(12) for text in (f"{n}", f"to {n}")]
         assert [m.content for m in rows] == expected
         assert [m.text for m in await store.memories.changes("ann")] == [f"{n}" for n in range(12)]

@@ -39,7 +39,7 @@ async def find(what: str) -> str:
 
 def engine_of(app: App, asked: Provider, kind: type[Engine]) -> Engine:
     store = app.store
-    return kind(app.builder, store.turns, store.sessions, store.history, provider=asked)
+    return kind(app.builder, store.turns, store.sessions, store.messages, provider=asked)
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def asking(
 
 
 async def turn_of(store: Store, running: TurnHandle) -> list[StoredMessage]:
-    rows = await store.history.messages("ann", running.turn.session_id)
+    rows = await store.messages.list("ann", running.turn.session_id)
     return [row for row in rows if row.turn_id == running.turn.turn_id]
 
 
@@ -161,7 +161,7 @@ async def test_R11_a_turn_survives_every_fault_of_its_provider(
         found = await asyncio.gather(*map(one, faults))
         load.tried(len(faults), "faults")
         assert [each for problems in found for each in problems] == []
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 

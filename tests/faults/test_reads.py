@@ -52,7 +52,7 @@ async def write_words(store: Store, owner: str, messages: int, words: int) -> No
     letters = string.ascii_lowercase
     for at in range(messages):
         found = ("q" + letters[at % 26] + "".join(each) for each in islice(product(letters, repeat=4), at, words + at))
-        await store.history.append(
+        await store.messages.append(
             owner, session.session_id, [{"role": "user", "content": f"common {' '.join(found)}"}]
         )
 
@@ -139,7 +139,7 @@ async def test_A2_a_read_stops_when_its_client_leaves(tmp_path: Path) -> None:
         return Reply(await app.store.db.read(asked.user, endless))
 
     async def read_something(app: App, asked: Request) -> Reply:
-        return Reply(await app.store.overview.counts(asked.user))
+        return Reply(await app.store.admin.counts(asked.user))
 
     routes = (
         Route("GET", "/api/endless", read_endlessly, "", "read"),

@@ -40,7 +40,7 @@ class WithoutTexts(Turns):
 def engine_on(store: Store) -> tuple[App, Engine]:
     provider = ScriptedProvider([[{"text": "Well."}]], repeat=True)
     app = App(store, chat_settings(memory=False), provider=provider)
-    return app, Engine(app.builder, store.turns, store.sessions, store.history, provider=provider)
+    return app, Engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
 
 
 async def say(app: App, engine: Engine, owner: str, words: str) -> str:

@@ -26,7 +26,7 @@ import pytest
 
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
-from lamina.sandbox.environment import SYSTEM_PATH
+from lamina.sandbox.process import SYSTEM_PATH
 from lamina.sandbox.sandbox import Confined, Limits, Mode, Sandbox
 from lamina.tools.bash import shell_tools
 from lamina.tools.registry import Tool, ToolRegistry

@@ -81,7 +81,7 @@ async def test_R23_a_history_of_many_messages_stalls_nobody(tmp_path: Path, load
             {"role": ("user", "assistant")[n % 2], "content": f"message {n}: " + "words and words " * 4}
             for n in range(10_000 if SOAK > 1 else 3_000)
         ]
-        await app.store.history.append("ann", session, history)
+        await app.store.messages.append("ann", session, history)
         assert await longest_stall(app, "what was it?", session, learns=False) < SLACK * BOUND_S
         load.tried(len(history), "messages")
 
@@ -136,10 +136,10 @@ def test_R23_arguments_in_many_pieces_are_linear(piece: str) -> None:
             reader = CompletionReader("here")
             for part in ('{"a":"', *[piece] * pieces, '"}'):
                 delta = {"index": 0, "id": "c", "function": {"name": "f", "arguments": part}}
-                reader._add(delta, apart=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
+                reader._read_call(delta, whole=False)  # pyright: ignore[reportPrivateUsage] -- JSON is not what is measured
             for _ in reader.read(ServerEvent("", "[DONE]")):
                 pass
-            assert len(list(reader.last())) == 2
+            assert len(list(reader.finish())) == 2
 
         return run
 

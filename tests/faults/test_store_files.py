@@ -78,7 +78,7 @@ async def answers_after(where: Path, harm: Callable[[Path], None]) -> dict[str, 
     """What every route says after the file was harmed behind the gateway's back."""
     async with api_on(os.fspath(where)) as api:
         ids = await world(api)
-        await api.app.store.history.append("ann", ids["session_id"], [{"role": "user", "content": "word " * 300}] * 50)
+        await api.app.store.messages.append("ann", ids["session_id"], [{"role": "user", "content": "word " * 300}] * 50)
     async with api_on(os.fspath(where)) as api:
         ids |= {"file": "app.js", "model": "none"}
         await api.key("ann")
@@ -119,7 +119,7 @@ async def test_R5_a_store_that_was_cut_off_is_not_opened_as_a_new_one(tmp_path: 
     where = tmp_path / "store.db"
     async with open_store(where) as store:
         session = (await store.sessions.new("ann")).session_id
-        await store.history.append("ann", session, [{"role": "user", "content": "word " * 300}] * 50)
+        await store.messages.append("ann", session, [{"role": "user", "content": "word " * 300}] * 50)
     CUTS[what](where)
     before = where.read_bytes()
     with pytest.raises(StoreDamagedError):
@@ -190,7 +190,7 @@ async def main(where, limit):
         except Exception as error:
             print(type(error).__name__, error)
         try:
-            await store.maintenance.backup(where + ".copy")
+            await store.admin.backup(where + ".copy")
         except Exception as error:
             print(type(error).__name__, error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -345,10 +345,10 @@ async def test_all_files_of_a_store_are_for_their_owner_alone(tmp_path: Path, ma
     with umask(mask):
         async with open_store(tmp_path / "store.db") as store:
             session = (await store.sessions.new("ann")).session_id
-            await store.history.append("ann", session, [{"role": "user", "content": "hello"}])
+            await store.messages.append("ann", session, [{"role": "user", "content": "hello"}])
             assert (tmp_path / "store.db-wal").exists()
             assert modes(tmp_path) == {}
-            await store.maintenance.backup(os.fspath(tmp_path / "copy.db"))
+            await store.admin.backup(os.fspath(tmp_path / "copy.db"))
             assert modes(tmp_path) == {}
     assert modes(tmp_path) == {}
 

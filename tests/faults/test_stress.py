@@ -48,7 +48,7 @@ async def chatting(where: Path, script: list[list[Step]], **options: Any) -> Asy
 
 async def rows_of(app: App, running: TurnHandle) -> list[StoredMessage]:
     turn = running.turn
-    rows = await app.store.history.messages(turn.owner, turn.session_id)
+    rows = await app.store.messages.list(turn.owner, turn.session_id)
     return [row for row in rows if row.turn_id == turn.turn_id]
 
 
@@ -215,7 +215,7 @@ async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) ->
             provider = ScriptedProvider(script())
             app = App(store, chat_settings(memory=False), tools=tools(lambda line: None, 0), provider=provider)
             session = await Store(plain.db, time.time).sessions.new("ann", mode="agent")
-            runs = engine(app.builder, store.turns, store.sessions, store.history, provider=provider)
+            runs = engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
             started.append(await runs.start(await app.turn("ann", session.session_id, "question")))
             async with asyncio.timeout(LIMIT):
                 shown = [event async for event in started[0].events()]
@@ -252,7 +252,7 @@ async def left_in_the_question(where: Path, when: str, engine: type[Engine] = En
         store = Store(Meeting(plain.db, 1, when, lambda: cast("None", asking[0].cancel())), time.time)
         provider = ScriptedProvider([[{"text": "Hello"}]])
         app = App(store, chat_settings(memory=False), provider=provider)
-        runs = engine(app.builder, store.turns, store.sessions, store.history, provider=provider)
+        runs = engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
         turn = await app.turn("ann", session.session_id, "question")
         asking.append(asyncio.create_task(runs.start(turn)))
         await asyncio.wait(asking)
@@ -282,7 +282,7 @@ async def test_R15_two_turns_of_a_session_at_once_are_both_stored_whole(tmp_path
                 assert await shown_problems(app, running, shown) == []
                 assert running.turn.state == "complete"
             assert await next_request(app, "ann", session.session_id) == []
-        assert await app.store.maintenance.verify() == []
+        assert await app.store.admin.verify() == []
 
 
 class Guarded(ScriptedProvider):
@@ -329,7 +329,7 @@ async def many(
         for _ in rounds:
             await asyncio.gather(*(one(n) for n in range(64)))
         await guarded.close()
-        found = [*provider.problems, *(problem.text for problem in await app.store.maintenance.verify())]
+        found = [*provider.problems, *(problem.text for problem in await app.store.admin.verify())]
     return found, ended
 
 

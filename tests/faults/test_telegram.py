@@ -97,7 +97,7 @@ class Replacing(Wrapped):
     """A planted bug: whoever asks takes the last answer away, as a tab does that puts a whole history."""
 
     async def start(self, owner: str, session_id: str, user: Any, *, key: str = "") -> Any:
-        rows = await self._app.store.history.messages(owner, session_id)
+        rows = await self._app.store.messages.list(owner, session_id)
 
         def forget() -> Any:
             yield (
@@ -142,7 +142,7 @@ async def beside_each_other(where: str, load: Load, wrapped: Callable[[App], App
             await typing
             stop.set()
             await running
-            rows = await app.store.history.messages(OWNER, session.session_id)
+            rows = await app.store.messages.list(OWNER, session.session_id)
     return history_problems(rows, said)
 
 

@@ -6,6 +6,7 @@ Servers are real and on this machine. What counts as the open internet is a swit
 import asyncio
 import base64
 import gzip
+import json
 import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -16,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.errors import ToolError
-from lamina.tools.addresses import Address, carries_secret, is_global, read_target
-from lamina.tools.web import MAX_REDIRECTS, Web, web_tools
-from lamina.types import Key
+from lamina.tools.registry import Tool, ToolRegistry
+from lamina.tools.web import MAX_REDIRECTS, Address, Web, carries_secret, is_global, read_target, web_tools
+from lamina.types import Decision, Key, ToolCallEvent
 from tests.tools.site import HERE, always_here, answer, only_here, site, to, web
 
 NOT_OPEN = [
@@ -208,7 +209,7 @@ def test_T5_an_address_that_the_standard_library_calls_private_is_never_open(add
 
 def test_T5_every_hostile_url_is_blocked_before_anything_is_asked() -> None:
     assert len(HOSTILE) >= 60
-    strict = Web(hosts=lambda host: True)
+    strict = Web()
     assert [url for url in HOSTILE if strict.check({"url": url}).verdict != "block"] == []
 
 
@@ -216,10 +217,10 @@ async def test_T5_every_hostile_url_is_refused_by_the_fetch_itself() -> None:
     async def never(host: str, port: int) -> Sequence[str]:
         raise AssertionError(f"{host} was looked up")
 
-    strict = Web(hosts=lambda host: True, resolver=never)
+    strict = Web(resolver=never)
     for url in HOSTILE:
         with pytest.raises(ToolError):
-            await strict.fetch(url)
+            await strict.web_fetch(url)
 
 
 @pytest.mark.parametrize("address", NOT_OPEN)
@@ -228,7 +229,7 @@ async def test_T5_a_name_that_leads_to_a_private_address_is_refused(address: str
         return ["93.184.216.34", address]
 
     with pytest.raises(ToolError, match="not on the open internet"):
-        await Web(resolver=leads_there).fetch("http://rebind.example/")
+        await Web(resolver=leads_there).web_fetch("http://rebind.example/")
 
 
 # Redirects
@@ -242,7 +243,7 @@ PRIVATE = ["http://127.0.0.2/", "http://10.0.0.1/", "http://[::1]/", "http://loc
 async def test_T5_a_redirect_to_a_private_address_is_refused(location: str) -> None:
     async with site({"/": to("/2"), "/2": to("/3"), "/3": to(location)}) as it:
         with pytest.raises(ToolError):
-            await web().fetch(it.url("/"))
+            await web().web_fetch(it.url("/"))
         assert len(it.asked) == 3
 
 
@@ -252,7 +253,7 @@ async def test_T5_a_redirect_to_a_name_with_a_private_address_is_refused() -> No
 
     async with site({"/": to("http://www.site.example/")}) as it:
         with pytest.raises(ToolError, match=r"www\.site\.example is not on the open internet"):
-            await Web(allowed=only_here, resolver=looked_up).fetch(it.url("/"))
+            await Web(allowed=only_here, resolver=looked_up).web_fetch(it.url("/"))
 
 
 async def test_T5_a_redirect_to_another_host_is_told_and_not_followed() -> None:
@@ -263,11 +264,11 @@ async def test_T5_a_redirect_to_another_host_is_told_and_not_followed() -> None:
         return ["127.0.0.1"]
 
     async with site({"/": to("http://evil.example/leak?d=DATA"), "/sub": to("http://a.site.example/")}) as it:
-        one = Web(hosts=lambda host: host == "site.example", allowed=only_here, resolver=looked_up)
-        text = await one.fetch(it.url("/"))
+        one = Web(allowed=only_here, resolver=looked_up)
+        text = await one.web_fetch(it.url("/"))
         assert "was not followed" in text
         assert "http://evil.example/leak?d=DATA" in text
-        assert "a.site.example" in await one.fetch(it.url("/sub"))
+        assert "a.site.example" in await one.web_fetch(it.url("/sub"))
         assert len(it.asked) == 2
     assert set(seen) == {"site.example"}
     assert one.check({"url": "http://evil.example/leak?d=DATA"}).verdict == "confirm"
@@ -278,22 +279,22 @@ async def test_T5_a_redirect_that_adds_or_leaves_out_www_is_followed() -> None:
     async with site(pages) as it:
         pages["/go"] = to(it.url("/", "www.site.example"))
         pages["/back"] = to(it.url("/"))
-        assert (await web().fetch(it.url("/go"))).endswith("fine")
-        assert (await web().fetch(it.url("/back", "www.site.example"))).endswith("fine")
+        assert (await web().web_fetch(it.url("/go"))).endswith("fine")
+        assert (await web().web_fetch(it.url("/back", "www.site.example"))).endswith("fine")
 
 
 async def test_T5_redirects_end_after_five_and_never_lose_encryption_or_change_to_odd_ports() -> None:
     pages = {f"/{n}": to(f"/{n + 1}") for n in range(9)} | {"/ok": to("/7"), "/8": answer(b"end")}
     async with site(pages) as it:
-        assert (await web().fetch(it.url("/4"))).endswith("end")
+        assert (await web().web_fetch(it.url("/4"))).endswith("end")
         with pytest.raises(ToolError, match="redirects more than 5 times"):
-            await web().fetch(it.url("/0"))
+            await web().web_fetch(it.url("/0"))
         assert len(it.asked) == 5 + MAX_REDIRECTS + 1
     one = web()
     with pytest.raises(ToolError, match="from https to http"):
-        one._redirected(read_target("https://a.example/"), "http://a.example/", {80, 443})  # pyright: ignore[reportPrivateUsage] -- no server here has a certificate
+        one._check_redirect(read_target("https://a.example/"), "http://a.example/", {80, 443})  # pyright: ignore[reportPrivateUsage] -- no server here has a certificate
     with pytest.raises(ToolError, match="port 6379"):
-        one._redirected(read_target("https://a.example/"), "https://a.example:6379/", {80, 443})  # pyright: ignore[reportPrivateUsage] -- as above
+        one._check_redirect(read_target("https://a.example/"), "https://a.example:6379/", {80, 443})  # pyright: ignore[reportPrivateUsage] -- as above
 
 
 # Names that change their answer
@@ -313,7 +314,7 @@ class Changing:
 async def test_T5_a_name_is_looked_up_once_and_that_very_address_is_connected_to() -> None:
     changing = Changing("127.0.0.1", "127.0.0.2")
     async with site({"/": answer(b"fine")}) as it:
-        text = await Web(allowed=only_here, resolver=changing).fetch(it.url("/"))
+        text = await Web(allowed=only_here, resolver=changing).web_fetch(it.url("/"))
     assert text.endswith("fine")
     assert changing.asked == 1
 
@@ -322,7 +323,7 @@ async def test_T5_a_name_that_changes_between_two_redirects_is_checked_again() -
     changing = Changing("127.0.0.1", "127.0.0.2")
     async with site({"/": to("/b"), "/b": answer(b"the secret")}) as it:
         with pytest.raises(ToolError, match="not on the open internet"):
-            await Web(allowed=only_here, resolver=changing).fetch(it.url("/"))
+            await Web(allowed=only_here, resolver=changing).web_fetch(it.url("/"))
         assert len(it.asked) == 1
 
 
@@ -335,7 +336,7 @@ async def test_T5_the_other_end_of_the_socket_is_looked_at_before_anything_is_se
 
     async with site({"/": answer(b"the secret")}) as it:
         with pytest.raises(ToolError, match="not on the open internet"):
-            await Web(allowed=once, resolver=always_here).fetch(it.url("/"))
+            await Web(allowed=once, resolver=always_here).web_fetch(it.url("/"))
         assert it.asked == []
 
 
@@ -396,9 +397,9 @@ async def test_T5_the_rebinding_test_finds_a_planted_check_by_name() -> None:
         url = f"http://rebind.example:{port}/"
         assert "the secret" in await checks_names_only(url, Changing("127.0.0.1", "127.0.0.2"))
         with pytest.raises(ToolError):
-            await Web(allowed=only_here, resolver=Changing("127.0.0.1", "127.0.0.2")).fetch(url)
+            await Web(allowed=only_here, resolver=Changing("127.0.0.1", "127.0.0.2")).web_fetch(url)
         with pytest.raises(ToolError):
-            await Web(allowed=only_here, resolver=Changing("127.0.0.2", "127.0.0.1")).fetch(url)
+            await Web(allowed=only_here, resolver=Changing("127.0.0.2", "127.0.0.1")).web_fetch(url)
 
 
 @pytest.mark.planted("a redirect that is followed unseen")
@@ -412,7 +413,7 @@ async def test_T5_the_redirect_test_finds_a_planted_fetch_that_follows_blindly()
             url = f"http://site.example:{port}/"
             assert "the secret" in await follows_blindly(url)
             with pytest.raises(ToolError, match=r"127\.0\.0\.2"):
-                await web().fetch(url)
+                await web().web_fetch(url)
 
 
 # Bombs and servers that never end
@@ -425,18 +426,18 @@ async def test_T5_a_bomb_stops_at_the_cap() -> None:
              "/c": answer(b"c" * 5_000_000, "text/plain")}  # fmt: skip
     async with site(pages) as it:
         for path in pages:
-            page = await web(most_bytes=100_000).page(it.url(path))
+            page = await web(most_bytes=100_000).load_page(it.url(path))
             assert page.cut
             assert len(page.text) == 100_000
-        assert "the rest was not fetched" in await web(most_bytes=100_000).fetch(it.url("/c"))
-        exact = await web(most_bytes=5_000_000).page(it.url("/c"))
+        assert "the rest was not fetched" in await web(most_bytes=100_000).web_fetch(it.url("/c"))
+        exact = await web(most_bytes=5_000_000).load_page(it.url("/c"))
         assert not exact.cut
 
 
 async def test_T5_nothing_that_is_packed_into_nothing_keeps_it_reading() -> None:
     empty = gzip.compress(b"") * 100_000
     async with site({"/": answer(empty, "text/plain", Content_Encoding="gzip")}) as it:
-        page = await web(most_bytes=100_000).page(it.url("/"))
+        page = await web(most_bytes=100_000).load_page(it.url("/"))
     assert page.text == ""
 
 
@@ -444,11 +445,11 @@ async def test_T5_a_server_that_never_answers_ends_at_the_deadline_in_words() ->
     stalled = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 100\r\n\r\nhalf"
     async with site({"/": b"never", "/half": stalled, "/junk": b"\0\1\2\r\n\r\n"}) as it:
         with pytest.raises(ToolError, match=r"did not answer"):
-            await web(seconds=0.2).fetch(it.url("/"))
+            await web(seconds=0.2).web_fetch(it.url("/"))
         with pytest.raises(ToolError, match="could not be fetched"):
-            await web().fetch(it.url("/half"))
+            await web().web_fetch(it.url("/half"))
         with pytest.raises(ToolError, match="could not be fetched"):
-            await web().fetch(it.url("/junk"))
+            await web().web_fetch(it.url("/junk"))
 
 
 async def test_T5_nobody_there_and_an_unknown_name_are_told_in_words() -> None:
@@ -456,11 +457,11 @@ async def test_T5_nobody_there_and_an_unknown_name_are_told_in_words() -> None:
         raise socket.gaierror(-2, "unknown")
 
     with pytest.raises(ToolError, match="is not known"):
-        await Web(resolver=unknown).fetch("http://nowhere.example/")
+        await Web(resolver=unknown).web_fetch("http://nowhere.example/")
     async with site({}) as it:
         port = it.port
     with pytest.raises(ToolError, match="could not be fetched"):
-        await web().fetch(f"http://site.example:{port}/")
+        await web().web_fetch(f"http://site.example:{port}/")
 
 
 # What may run by itself
@@ -468,23 +469,39 @@ async def test_T5_nobody_there_and_an_unknown_name_are_told_in_words() -> None:
 SECRET = "sk-Very+Secret/1234=="
 
 
-def test_T5_only_hosts_that_somebody_named_are_fetched_without_asking() -> None:
-    one = Web(hosts=lambda host: host in ("docs.example", "xn--fsqu00a.example"))
-    verdicts = {
-        "https://docs.example/a?b=1": "safe",
-        "https://DOCS.example./": "safe",
-        "https://例子.example/": "safe",
-        "https://evil.example/?q=data": "confirm",
-        "https://docs.example.evil.example/": "confirm",
-        "https://sub.docs.example/": "confirm",
-        "https://docs.example:8443/": "confirm",
-        "http://docs.example:443/": "safe",
-        "https://me@docs.example/": "block",
-        "https://10.0.0.1/": "block",
+async def test_T5_only_hosts_that_the_user_named_are_fetched_without_asking() -> None:
+    one = Web()
+    said = "compare https://docs.example/ with https://xn--fsqu00a.example"
+    fetched: list[str] = []
+
+    def fetch(url: str) -> str:
+        fetched.append(url)
+        return url
+
+    async def refuse(_call: ToolCallEvent, _decision: Decision) -> bool:
+        return False
+
+    tools = ToolRegistry(Tool.of(fetch, description="Fetch a page.", check=one.check))
+    states = {
+        "https://docs.example/a?b=1": "done",
+        "https://DOCS.example./": "done",
+        "https://例子.example/": "done",
+        "https://evil.example/?q=data": "refused",
+        "https://docs.example.evil.example/": "refused",
+        "https://sub.docs.example/": "refused",
+        "https://docs.example:8443/": "refused",
+        "http://docs.example:443/": "done",
+        "https://me@docs.example/": "blocked",
+        "https://10.0.0.1/": "blocked",
     }
-    assert {url: one.check({"url": url}).verdict for url in verdicts} == verdicts
-    assert Web().check({"url": "https://docs.example/"}).verdict == "confirm"
-    assert Web().check({}).verdict == "block"
+    found: dict[str, str] = {}
+    for url in states:
+        call = ToolCallEvent("c", "fetch", json.dumps({"url": url}))
+        found[url] = (await tools.call(call, ask=refuse, user_text=said)).state
+        assert (await tools.call(call)).state in ("refused", "blocked"), "nothing is named in an empty text"
+    assert found == states
+    assert fetched == [url for url, state in states.items() if state == "done"]
+    assert one.check({}).verdict == "block"
     assert one.check({"url": "https://docs.example/\u202e"}).shows == "https://docs.example/\\u202e"
 
 
@@ -504,13 +521,13 @@ def test_T5_only_hosts_that_somebody_named_are_fetched_without_asking() -> None:
 )  # fmt: skip
 async def test_T5_a_url_that_holds_a_secret_is_blocked_however_it_is_written(hidden: str) -> None:
     for secret in (SECRET, Key(SECRET)):
-        one = Web(hosts=lambda host: True, secrets=[secret, ""])
+        one = Web(secrets=[secret, ""])
         for url in (f"https://docs.example/?q={hidden}", f"https://docs.example/{hidden}/x"):
             decision = one.check({"url": url})
             assert decision.verdict == "block", url
             assert SECRET not in decision.explain()
             with pytest.raises(ToolError, match="secret"):
-                await one.fetch(url)
+                await one.web_fetch(url)
 
 
 def coded(*pieces: str) -> list[str]:
@@ -539,6 +556,6 @@ def test_T5_ordinary_urls_hold_no_secret() -> None:
 
 
 def test_T5_the_product_is_strict_by_default() -> None:
-    (tool,) = web_tools(hosts=lambda host: True)
+    (tool,) = web_tools()
     assert tool.check is not None
     assert tool.check({"url": f"http://{HERE}/"}).verdict == "block"

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from lamina.tools.writing import write_whole
+from lamina.tools.files import write_atomically
 
 SIZE = 400_000
 
@@ -34,7 +34,7 @@ def main() -> None:
         if planted:
             in_place(root, "文/file.txt", version(number))
         else:
-            write_whole(root, "文/file.txt", version(number))
+            write_atomically(root, "文/file.txt", version(number))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 from lamina.gateway.http import Route
 from tests.gateway.apis import api_on
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "api.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "api.md"
 
 
 def named(text: str) -> dict[str, set[str]]:

@@ -99,7 +99,7 @@ async def test_with_a_session_only_the_newest_words_are_taken(tmp_path: Path) ->
         await client.chat.completions.create(
             model="lamina", messages=[{"role": "user", "content": "THREE"}], metadata={"session_id": session.session_id}
         )
-        assert len(await site.app.store.history.messages("ann", session.session_id)) == 6
+        assert len(await site.app.store.messages.list("ann", session.session_id)) == 6
         async with openai_client(site, await site.key("bob")) as other:
             with pytest.raises(openai.NotFoundError):
                 await other.chat.completions.create(
@@ -245,7 +245,7 @@ async def test_tokens_are_counted_with_all_that_would_be_sent_and_nothing_is(tmp
         plain = (await client.messages.count_tokens(**asked)).input_tokens
         more = (await client.messages.count_tokens(**asked, system="Be brief.", tools=[tool])).input_tokens
         assert plain < more
-        assert await site.app.store.history.messages("ann", REQUESTS) == []
+        assert await site.app.store.messages.list("ann", REQUESTS) == []
         await client.messages.create(**asked, system="Be brief.", tools=[tool], max_tokens=9)
         (turn,) = await site.app.store.turns.list("ann", REQUESTS)
         assert turn.receipt["requests"][0]["tokens"] == more, "what is counted is what is then sent"
@@ -343,7 +343,7 @@ async def test_a_request_has_so_many_messages_however_they_are_packed(tmp_path: 
             assert refused.status == 400, refused.raw
             assert "10001" in refused.json["error"]["message"]
             assert "at most 10000" in refused.json["error"]["message"]
-        assert await site.app.store.maintenance.owners() in ([], ["ann"])
+        assert await site.app.store.admin.owners() in ([], ["ann"])
         assert await site.app.store.sessions.list("ann") == []
 
 
@@ -384,7 +384,7 @@ async def test_errors_come_in_the_words_of_each_form(tmp_path: Path) -> None:
         streamed = await ask(model="lamina", messages=[{"role": "user", "content": "x"}], stream=True)
         with pytest.raises(openai.APIError):
             _ = [chunk async for chunk in streamed]
-        rows = await site.app.store.history.messages("ann", REQUESTS)
+        rows = await site.app.store.messages.list("ann", REQUESTS)
         assert (rows[-1].text, rows[-1].state) == ("half", "interrupted"), "and nothing is lost"
 
 

@@ -498,7 +498,7 @@ def test_no_reply_does_anything_but_give_facts_or_raise_the_one_error(answer: st
 
 
 def test_the_table_in_the_docs_is_true() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "design" / "memory.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (\w+|–) \| (\S+) \|$", page, re.MULTILINE)
     rows = [row for row in rows if row[0] != "what the user says" and not row[0].startswith("---")]
     assert len(rows) >= 10

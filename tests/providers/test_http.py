@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from lamina import assemble
 from lamina.errors import BrokenStreamError, ConnectError, RateLimitError, SettingsError
-from lamina.providers.http import Client, Deadlines, Retries, check_address, read_complaint, retry_after
+from lamina.providers.http import Client, Deadlines, Retries, check_address, parse_retry_after
+from lamina.providers.reader import read_error_text
 from lamina.types import Key
 from tests.providers.serving import (
     FORMS,
@@ -296,9 +297,9 @@ async def test_a_retry_after_that_is_longer_than_the_most_is_reported_and_not_wa
 
 def test_waits_grow_have_chance_in_them_and_are_capped() -> None:
     retries = Retries(backoff=1, most=10, chance=lambda: 0.0)
-    assert [retries.wait(n, None) for n in range(6)] == [1, 2, 4, 8, 10, 10]
-    assert Retries(backoff=1, chance=lambda: 1.0).wait(0, None) == 0.5
-    assert retries.wait(0, 7.5) == 7.5
+    assert [retries.choose_wait(n, None) for n in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert Retries(backoff=1, chance=lambda: 1.0).choose_wait(0, None) == 0.5
+    assert retries.choose_wait(0, 7.5) == 7.5
 
 
 @pytest.mark.parametrize(
@@ -307,17 +308,17 @@ def test_waits_grow_have_chance_in_them_and_are_capped() -> None:
      ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("1e5", None)],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
-    assert retry_after(value) == seconds
+    assert parse_retry_after(value) == seconds
 
 
 @given(st.text() | st.from_regex(r"Wed, [0-9]{1,20} Oct [0-9]{1,20} [0-9]{1,9}:28:00 [+-][0-9]{1,20}"))
 def test_retry_after_never_fails(value: str) -> None:
-    seconds = retry_after(value)
+    seconds = parse_retry_after(value)
     assert seconds is None or seconds >= 0
 
 
 def test_retry_after_counts_the_seconds_to_a_date() -> None:
-    later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
+    later = parse_retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None
     assert 90 < later <= 100
 
@@ -354,7 +355,7 @@ def test_a_deadline_is_above_zero(wrong: dict[str, float]) -> None:
      (b'{"detail": 5}', '{"detail": 5}'), (b"[1]", "[1]"), (b"\xff", "\ufffd"), (b'{"message": "m"}', "m")],
 )  # fmt: skip
 def test_a_complaint_is_found_in_any_form(body: bytes, words: str) -> None:
-    assert read_complaint(body) == words
+    assert read_error_text(body) == words
 
 
 async def test_the_connect_deadline_holds() -> None:

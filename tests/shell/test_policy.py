@@ -14,7 +14,7 @@ from lamina.shell.tokens import read_script
 from lamina.tools.closed_files import Disk, OwnFiles, Place
 from lamina.tools.files import file_tools
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "gate.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "gate.md"
 
 
 def verdict(command: str, root: Path) -> str:

@@ -107,7 +107,7 @@ async def test_a_fact_forgotten_while_the_model_summarises_stays_forgotten(store
 async def test_H5_what_could_never_be_sent_is_refused_at_the_door(store: Store, message: dict[str, object]) -> None:
     session = await store.sessions.new("ann")
     with pytest.raises(MessageError):
-        await store.history.append("ann", session.session_id, [message])
+        await store.messages.append("ann", session.session_id, [message])
     with pytest.raises(MessageError):
         await store.turns.begin("ann", session.session_id, message)
 
@@ -115,9 +115,9 @@ async def test_H5_what_could_never_be_sent_is_refused_at_the_door(store: Store, 
 async def test_H5_what_an_sdk_dumps_and_a_cut_stream_leaves_can_be_read_again(store: Store) -> None:
     app = app_on(store)
     session = await app.new_session("ann")
-    await store.history.append("ann", session.session_id, [{"role": "user", "content": "hi \0"}])
+    await store.messages.append("ann", session.session_id, [{"role": "user", "content": "hi \0"}])
     dumped = {"role": "assistant", "content": "half \ud83d", "tool_calls": None, "name": None}
-    await store.history.append("ann", session.session_id, [dumped])
+    await store.messages.append("ann", session.session_id, [dumped])
     context = await app.context("ann", session.session_id, "go on")
     assert context.messages[2]["content"] == "half \ufffd"
     turn = await say(app, "ann", session, "My dog is called Rex. \ud83d\0")
@@ -195,11 +195,11 @@ async def test_H7_an_import_never_loses_a_row_without_a_word(store: Store, tmp_p
     await store.memories.add("ann", [NewMemory("mine")])
     async with open_store(str(tmp_path / "other.db")) as other:
         await other.memories.add("ann", [NewMemory("theirs")])
-        lines = [line async for line in other.maintenance.export("ann")]
+        lines = [line async for line in other.admin.export("ann")]
     with pytest.raises(InputError, match="atomic_memory of 'ann' has a different row"):
-        await store.maintenance.import_(lines)
-    assert await store.maintenance.import_(lines, owner="bob") > 0
-    assert await store.maintenance.import_(lines, owner="bob") == 0
+        await store.admin.import_(lines)
+    assert await store.admin.import_(lines, owner="bob") > 0
+    assert await store.admin.import_(lines, owner="bob") == 0
 
 
 def call(name: str = "find", **more: str) -> str:
@@ -227,10 +227,10 @@ async def test_M5_an_import_refuses_messages_that_every_request_after_them_would
 ) -> None:
     app = app_on(store)
     session = (await app.new_session("ann")).session_id
-    await store.history.append(
+    await store.messages.append(
         "ann", session, [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
     )
-    rows = [json.loads(line) async for line in store.maintenance.export("ann")]
+    rows = [json.loads(line) async for line in store.admin.export("ann")]
     for row in rows:
         if row.pop("content_type", None):  # as in an export of format 1: every content is JSON
             row["content"] = json.dumps(row["content"])

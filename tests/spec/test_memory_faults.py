@@ -100,7 +100,7 @@ async def test_5_what_is_forgotten_goes_from_the_summaries_of_all_sessions_that_
     if how == "answered":
         await say(app, "ann", second, "What is my cat called?", "I have noted that your cat is called Quetzalcoatl.")
     elif how == "imported":
-        await store.history.append("ann", second.session_id, [{"role": "user", "content": CAT}])
+        await store.messages.append("ann", second.session_id, [{"role": "user", "content": CAT}])
     else:
         await say(app, "ann", second, "Hello. By the way, my cat is called Quetzalcoatl. Please plan a trip to Rome.")
     await say(app, "ann", second, "Please write a poem about the sea.")

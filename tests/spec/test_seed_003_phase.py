@@ -91,7 +91,7 @@ async def test_I3_app_a_phase_that_is_too_long_is_refused_before_anything_is_sto
     async with chat(str(tmp_path / "s.db"), OK) as (app, session, _):
         with pytest.raises(MessageError, match=r"the phase has 8001 characters"):
             await told(app, session, WORDS, phase_prompt="x" * (MAX_PHASE_CHARACTERS + 1))
-        assert await app.store.history.messages("ann", session.session_id) == []
+        assert await app.store.messages.list("ann", session.session_id) == []
 
 
 @pytest.mark.planted("a phase prompt that is sent behind the words, or twice")

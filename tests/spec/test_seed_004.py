@@ -139,9 +139,7 @@ async def test_C2_memory_off_sends_no_collected_answer_also_where_one_was_sent_b
     async with chat(where, script, memory=True, embedder="none", layout=layout) as (app, first, provider):
         await app.memory("ann").add("Ann is allergic to nuts.", pinned=True)
         await told(app, first, "What colour?")
-        (answer,) = [
-            row for row in await app.store.history.messages("ann", first.session_id) if row.role == "assistant"
-        ]
+        (answer,) = [row for row in await app.store.messages.list("ann", first.session_id) if row.role == "assistant"]
         await app.collect("ann", answer.message_id)
         second = await app.new_session("ann")
         await told(app, second, "Hello")
@@ -152,7 +150,7 @@ async def test_C2_memory_off_sends_no_collected_answer_also_where_one_was_sent_b
         assert not {"memory", "collected", "summary"} & set(layers(sent))
         assert "tulips are red" not in sent.system
         assert "nuts" not in sent.system
-        assert await app.store.history.collected("ann"), "it is still collected"
+        assert await app.store.messages.collected("ann"), "it is still collected"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +338,7 @@ async def test_C7_an_interrupted_answer_is_kept_marked_and_part_of_what_is_sent(
     await store.turns.chunk("ann", turn.turn_id, 0, "Once upon ")
     await store.turns.chunk("ann", turn.turn_id, 1, "a time")
     await store.turns.recover(everything=True)
-    rows = await store.history.messages("ann", session.session_id)
+    rows = await store.messages.list("ann", session.session_id)
     assert [(row.seq, row.state, row.text) for row in rows] == [
         (1, "complete", "tell me a story"), (2, "interrupted", "Once upon a time"),
     ]  # fmt: skip
@@ -390,16 +388,16 @@ async def test_C9_only_answers_can_be_collected_through_the_app(store: Store) ->
     turn = await store.turns.begin("ann", session.session_id, {"role": "user", "content": "question"})
     await store.turns.add("ann", turn.turn_id, [*CALLING, result])
     await store.turns.finish("ann", turn.turn_id, state="failed", answer={"role": "assistant", "content": ""})
-    rows = await store.history.messages("ann", session.session_id)
+    rows = await store.messages.list("ann", session.session_id)
     codes = ["message.is_question", "message.has_no_text", "message.is_tool_result", "message.has_no_text"]
     for row, code in zip(rows, codes, strict=True):
         with pytest.raises(MessageError, match=f"message {row.seq} of session") as error:
             await app.collect("ann", row.message_id)
         assert (error.value.code, error.value.hint) == (code, "collect an answer of the assistant")
-    assert await store.history.collected("ann") == []
+    assert await store.messages.collected("ann") == []
     done = await say(app, "ann", session, "again", "an answer")
     await app.collect("ann", done.answer_message_id)
-    assert [row.text for row in await store.history.collected("ann")] == ["an answer"]
+    assert [row.text for row in await store.messages.collected("ann")] == ["an answer"]
 
 
 CALLING = [
@@ -436,14 +434,14 @@ async def test_C9_collecting_marks_exactly_that_row_and_can_be_undone(store: Sto
     session = await app.new_session("ann")
     turns = [await say(app, "ann", session, f"question {n}", f"answer {n}") for n in range(3)]
     await app.collect("ann", turns[0].answer_message_id)
-    rows = await store.history.messages("ann", session.session_id)
+    rows = await store.messages.list("ann", session.session_id)
     assert [row.text for row in rows if row.is_collected] == ["answer 0"]
     other = await app.new_session("ann")
     context = await app.context("ann", other.session_id, "hi")
     (kept,) = [s for s in context.receipt.segments if s.layer == "collected"]
     assert kept.source == f"collected:{session.session_id}#2"
     await app.collect("ann", turns[0].answer_message_id, False)
-    assert await store.history.collected("ann") == []
+    assert await store.messages.collected("ann") == []
 
 
 async def test_C10_what_belongs_to_one_user_never_reaches_another(store: Store) -> None:
@@ -503,7 +501,7 @@ async def test_forgetting_removes_a_fact_everywhere_and_for_good(store: Store) -
     context = await app.context("ann", other.session_id, "What is my boyfriend called?")
     assert "Tom" not in context.system
     assert "garden" in context.system
-    lines = [line async for line in store.maintenance.export("ann")]
+    lines = [line async for line in store.admin.export("ann")]
     memories = [line for line in lines if json.loads(line).get("table") == "atomic_memory"]
     assert "Tom" not in "".join(memories)
 
@@ -512,7 +510,7 @@ async def test_the_window_of_a_long_session_is_read_from_its_end(store: Store) -
     app = app_on(store, budget=1_000)
     session = await app.new_session("ann")
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"message {n}"} for n in range(1_000)]
-    await store.history.append("ann", session.session_id, messages)
+    await store.messages.append("ann", session.session_id, messages)
     context = await app.context("ann", session.session_id, "now")
     kept = [m["content"] for m in context.messages if m["role"] != "system"]
     assert kept[-2:] == ["message 999", "now"]

@@ -133,7 +133,7 @@ async def test_M4_app_the_oldest_turns_go_first_and_the_longest_end_that_fits_is
     async with chat(str(tmp_path / "s.db"), [[{"text": "答" * 8}]], **own) as (app, session, provider):
         for number in range(6):
             await told(app, session, f"问题{number}")
-        said = [str(row.text) for row in await app.store.history.messages("ann", session.session_id)]
+        said = [str(row.text) for row in await app.store.messages.list("ann", session.session_id)]
     context = provider.contexts[-1]
     sent = [str(message["content"]) for message in context.messages[1:]]
     assert sent == said[:-1][-len(sent) :], "the end of the session, without a gap"
@@ -302,7 +302,7 @@ async def test_C11_app_a_chat_is_read_by_the_seeds_names_in_sql(tmp_path: Path) 
         await app.memory("ann").add("用户住在江城。")
         await app.store.profile.set("ann", {"name": "林默"})
         await told(app, session, "我叫林默")
-        answer = (await app.store.history.messages("ann", session.session_id))[-1]
+        answer = (await app.store.messages.list("ann", session.session_id))[-1]
         await app.collect("ann", answer.message_id)
         await app.end_session("ann", session.session_id)
         await app.worker.run_until_empty()

@@ -87,10 +87,10 @@ async def test_a_commit_whose_answer_got_lost_is_neither_lost_nor_doubled(postgr
         session = (await store.sessions.new("ann")).session_id
         for n in range(5):
             wire.cut = cut
-            await store.history.append("ann", session, [{"role": "user", "content": f"{n}"}])
+            await store.messages.append("ann", session, [{"role": "user", "content": f"{n}"}])
         assert wire.cuts == 5
-        assert [m.content for m in await store.history.messages("ann", session)] == ["0", "1", "2", "3", "4"]
-        assert await store.maintenance.verify() == []
+        assert [m.content for m in await store.messages.list("ann", session)] == ["0", "1", "2", "3", "4"]
+        assert await store.admin.verify() == []
 
 
 async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -> None:
@@ -103,8 +103,8 @@ async def test_a_planted_driver_that_repeats_blindly_doubles(postgres: Server) -
         store = Store(blind, lambda: 1.0)
         session = (await store.sessions.new("ann")).session_id
         wire.cut = "after"
-        await store.history.append("ann", session, [{"role": "user", "content": "once"}])
-        assert len(await store.history.messages("ann", session)) == 2
+        await store.messages.append("ann", session, [{"role": "user", "content": "once"}])
+        assert len(await store.messages.list("ann", session)) == 2
 
 
 def test_placeholders_are_numbered_in_order() -> None:
@@ -170,7 +170,7 @@ async def test_a_text_that_is_deleted_while_a_turn_leans_on_it_is_stored_again(p
         finally:
             await other.close()
         assert (await finishing).state == "complete"
-        assert await store.history.texts("ann", list(text)) == text
+        assert await store.messages.texts("ann", list(text)) == text
 
 
 async def test_a_row_that_leans_on_nothing_is_refused(postgres: Server) -> None:

@@ -64,9 +64,9 @@ async def test_no_statement_of_the_contract_reads_a_whole_table(tmp_path: Path) 
     )
     await s.turns.recover()
     await s.turns.list("ann", session)
-    await s.history.collect("ann", turn.answer_message_id)
-    await s.history.collected("ann")
-    await s.history.messages("ann", session, limit=5, newest=True)
+    await s.messages.collect("ann", turn.answer_message_id)
+    await s.messages.collected("ann")
+    await s.messages.list("ann", session, limit=5, newest=True)
     await s.sessions.list("ann")
     await s.sessions.search("ann", "hello")
     await s.sessions.branch("ann", session, 1)
@@ -107,13 +107,13 @@ async def test_the_words_of_a_deleted_session_are_not_in_the_file(tmp_path: Path
     async with open_store(path) as store:
         kept = (await store.sessions.new("ann")).session_id
         for n in range(50):
-            await store.history.append("ann", kept, [{"role": "user", "content": f"filler number {n} plughxyzzy"}])
+            await store.messages.append("ann", kept, [{"role": "user", "content": f"filler number {n} plughxyzzy"}])
         gone = (await store.sessions.new("ann")).session_id
-        await store.history.append("ann", gone, [{"role": "user", "content": "quuxfrobozz is my secret"}])
+        await store.messages.append("ann", gone, [{"role": "user", "content": "quuxfrobozz is my secret"}])
         await store.sessions.delete("ann", gone)
         assert await store.sessions.search("ann", "quuxfrobozz") == []
         assert len(await store.sessions.search("ann", "plughxyzzy", limit=99)) == 50
-        assert await store.maintenance.verify() == []
+        assert await store.admin.verify() == []
     assert not left_in(path, b"quuxfrobozz")
     assert left_in(path, b"plughxyzzy")
 

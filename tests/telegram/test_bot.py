@@ -32,7 +32,7 @@ async def test_a_question_gets_its_answer_and_is_stored_under_the_person(where: 
         assert api.sent("sendChatAction")
         (session,) = await running.app.store.sessions.list(f"telegram:{ANN}")
         assert session.title == "Hi there"
-        assert [m.text for m in await running.app.store.history.messages(session.owner, session.session_id)] == [
+        assert [m.text for m in await running.app.store.messages.list(session.owner, session.session_id)] == [
             "Hi there",
             "Hello **Ann**",
         ]

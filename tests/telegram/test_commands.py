@@ -67,7 +67,7 @@ async def test_C9_the_last_answer_or_the_one_replied_to_is_collected_and_no_othe
         await asked(api, "second", "two")
 
         async def collected() -> list[str]:
-            return [m.text for m in await running.app.store.history.collected(OWNER)]
+            return [m.text for m in await running.app.store.messages.collected(OWNER)]
 
         await asked(api, "/collect", "Collected: two")
         assert await collected() == ["two"]
@@ -92,7 +92,7 @@ async def test_C9_telegram_collects_nothing_for_a_reply_to_a_question_or_where_n
         await asked(api, "/collect", "只能收藏回答", reply_to_message=question, lang="zh")
         await asked(api, "second", "failed")
         await asked(api, "/collect", "Only answers can be collected")
-        assert await running.app.store.history.collected(OWNER) == []
+        assert await running.app.store.messages.collected(OWNER) == []
         opened = {"name": "Garden", "icon_color": 1}
         topic = {"message_id": 5, "date": 1, "chat": question["chat"], "from": question["from"]}
         await asked(api, "third", "one")

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from lamina.tools.addresses import Address
-from lamina.tools.web import Web
+from lamina.tools.web import Address, Web
 
 HERE = ip_address("127.0.0.1")
 
@@ -76,7 +75,7 @@ async def always_here(_host: str, _port: int) -> Sequence[str]:
 
 
 def web(
-    allowed: Callable[[Address], bool] = only_here, hosts: Callable[[str], bool] = lambda host: True,
-    seconds: float = 20.0, most_bytes: int = 200_000, secrets: Sequence[str] = (),
+    allowed: Callable[[Address], bool] = only_here, seconds: float = 20.0, most_bytes: int = 200_000,
+    secrets: Sequence[str] = (),
 ) -> Web:  # fmt: skip
-    return Web(hosts, secrets, allowed, always_here, seconds, most_bytes)
+    return Web(secrets, allowed, always_here, seconds, most_bytes)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lamina.errors import ToolError
-from lamina.sandbox.environment import SYSTEM_PATH, clean_environment, safe_path, shell_environment
+from lamina.sandbox.process import SYSTEM_PATH, clean_environment, safe_path, shell_environment
 from lamina.sandbox.sandbox import Sandbox
 from lamina.tools.bash import clean_output, shell_tools
 from lamina.tools.registry import ToolRegistry

@@ -6,8 +6,7 @@ import zlib
 import pytest
 
 from lamina.errors import ToolError
-from lamina.tools.pages import as_markdown, decoded
-from lamina.tools.web import CHARACTERS, web_tools
+from lamina.tools.web import DEFAULT_CHARS, convert_to_markdown, decode_page, web_tools
 from tests.tools.site import answer, site, to, web
 
 CHINESE = (
@@ -21,13 +20,13 @@ async def test_a_page_is_fetched_as_markdown_with_its_title_and_url() -> None:
         b"<title> A  page </title><nav>menu</nav><h1>Hi</h1><p>one <b>two</b></p><script>x()</script><style>x{}</style>"
     )
     async with site({"/": answer(html)}) as it:
-        text = await web().fetch(it.url("/"))
+        text = await web().web_fetch(it.url("/"))
     assert text == f"# A page\nURL: http://site.example:{it.port}/\n\n# Hi\n\none **two**"
 
 
 async def test_only_get_is_sent_without_cookies_or_credentials_and_under_our_own_name() -> None:
     async with site({"/": to("/b") + b"", "/b": answer(b"hi")}) as it:
-        await web().fetch(it.url("/"))
+        await web().web_fetch(it.url("/"))
     assert len(it.asked) == 2
     for head in it.asked:
         assert head.startswith("GET ")
@@ -39,7 +38,7 @@ async def test_only_get_is_sent_without_cookies_or_credentials_and_under_our_own
 async def test_a_cookie_that_a_page_sets_is_not_sent_back() -> None:
     first = answer(b"", status="302 Found", Location="/b", Set_Cookie="id=1")
     async with site({"/": first, "/b": answer(b"hi")}) as it:
-        await web().fetch(it.url("/"))
+        await web().web_fetch(it.url("/"))
     assert "Cookie" not in it.asked[1]
 
 
@@ -63,7 +62,7 @@ async def test_chinese_pages_are_read_in_every_charset_they_come_in(encoding: st
     text = CHINESE if encoding != "big5" else CHINESE.replace("气", "氣").replace("预报", "預報").replace("晴，", "晴")
     body = text.replace("<head>", f"<head>{meta}").encode(encoding)
     async with site({"/": answer(body, kind)}) as it:
-        found = await web().fetch(it.url("/"))
+        found = await web().web_fetch(it.url("/"))
     assert "# 北京" in found
     assert "明天" in found
     assert "�" not in found
@@ -74,7 +73,7 @@ def test_links_are_complete_and_only_those_of_the_web_stay() -> None:
         "<a href='/a'>a</a> <a href='b?x=1'>b</a> <a href='https://o.example/'>c</a> <a href='javascript:x()'>d</a> "
         "<a href='data:text/html,x'>e</a> <a href='http://[bad'>f</a><img src=x alt='a cat'>"
     )
-    _, text = as_markdown(html, "https://site.example/dir/page")
+    _, text = convert_to_markdown(html, "https://site.example/dir/page")
     assert text == (
         "[a](https://site.example/a) [b](https://site.example/dir/b?x=1) [c](https://o.example/) d e fa cat"
     )
@@ -85,7 +84,7 @@ def test_tables_lists_and_code_stay_readable() -> None:
         "<table><tr><th>城市</th><th>度</th></tr><tr><td>北京</td><td>21</td></tr></table>"
         "<ul><li>one<ul><li>two</li></ul></li></ul><pre><code>x = 1\ny = 2</code></pre>"
     )
-    _, text = as_markdown(html, "https://x.example/")
+    _, text = convert_to_markdown(html, "https://x.example/")
     assert "| 城市 | 度 |\n| --- | --- |\n| 北京 | 21 |" in text
     assert "- one\n  - two" in text
     assert "x = 1\ny = 2" in text
@@ -96,7 +95,7 @@ def test_what_readers_do_not_see_is_left_out() -> None:
         "<p>seen</p><p hidden>h1</p><p style='display: none'>h2</p><div aria-hidden=true>h3</div><!-- h4 -->"
         "<template>h5</template><noscript>h6</noscript><p style='visibility:hidden'>h7</p><svg><text>h8</text></svg>"
     )
-    assert as_markdown(html, "https://x.example/") == ("", "seen")
+    assert convert_to_markdown(html, "https://x.example/") == ("", "seen")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_what_readers_do_not_see_is_left_out() -> None:
     ],
 )  # fmt: skip
 def test_broken_html_gives_text_and_never_fails(html: str) -> None:
-    title, text = as_markdown(html, "https://x.example/")
+    title, text = convert_to_markdown(html, "https://x.example/")
     assert isinstance(title, str)
     assert "\0" not in text
 
@@ -120,17 +119,17 @@ async def test_a_long_page_is_read_piece_by_piece_by_characters() -> None:
     async with site({"/": answer(f"<p>{words}</p>".encode())}) as it:
         pieces, offset = "", 0
         while True:
-            head, _, piece = (await web().fetch(it.url("/"), offset)).partition("\n\n")
+            head, _, piece = (await web().web_fetch(it.url("/"), offset)).partition("\n\n")
             pieces += piece
             if "go on with" not in head:
                 break
-            assert len(piece) == CHARACTERS
+            assert len(piece) == DEFAULT_CHARS
             offset = int(head.rpartition("=")[2])
         assert pieces == words
-        assert "Characters 10 to 15 of" in await web().fetch(it.url("/"), 10, 5)
-        assert (await web().fetch(it.url("/"), 10**9)).endswith("\n\n")
+        assert "Characters 10 to 15 of" in await web().web_fetch(it.url("/"), 10, 5)
+        assert (await web().web_fetch(it.url("/"), 10**9)).endswith("\n\n")
         with pytest.raises(ToolError, match="counts from 0"):
-            await web().fetch(it.url("/"), -1)
+            await web().web_fetch(it.url("/"), -1)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ async def test_a_long_page_is_read_piece_by_piece_by_characters() -> None:
 )
 async def test_texts_that_are_no_html_come_as_they_are(kind: str) -> None:
     async with site({"/": answer(b'{"a": "<b>"}', kind)}) as it:
-        assert (await web().fetch(it.url("/"))).endswith('\n\n{"a": "<b>"}')
+        assert (await web().web_fetch(it.url("/"))).endswith('\n\n{"a": "<b>"}')
 
 
 @pytest.mark.parametrize(
@@ -147,22 +146,22 @@ async def test_texts_that_are_no_html_come_as_they_are(kind: str) -> None:
 async def test_what_is_no_text_is_refused_in_words(kind: str) -> None:
     async with site({"/": answer(b"\x89PNG", kind)}) as it:
         with pytest.raises(ToolError, match=f"is {kind}, not text"):
-            await web().fetch(it.url("/"))
+            await web().web_fetch(it.url("/"))
 
 
 async def test_without_a_content_type_bytes_are_looked_at() -> None:
     async with site({"/a": answer(b"<p>x</p>", ""), "/b": answer(b"\0\1", ""), "/c": answer(b"plain", "")}) as it:
-        assert (await web().fetch(it.url("/a"))).endswith("\n\nx")
-        assert (await web().fetch(it.url("/c"))).endswith("\n\nplain")
+        assert (await web().web_fetch(it.url("/a"))).endswith("\n\nx")
+        assert (await web().web_fetch(it.url("/c"))).endswith("\n\nplain")
         with pytest.raises(ToolError, match="not text"):
-            await web().fetch(it.url("/b"))
+            await web().web_fetch(it.url("/b"))
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "500 Oops", "204 No Content", "403 Forbidden"])
 async def test_other_answers_are_told_in_words(status: str) -> None:
     async with site({"/": answer(b"", status=status)}) as it:
         with pytest.raises(ToolError, match=f"answered {status[:3]}"):
-            await web().fetch(it.url("/"))
+            await web().web_fetch(it.url("/"))
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -184,7 +183,7 @@ def raw_deflate(data: bytes) -> bytes:
 )
 async def test_packed_pages_are_unpacked(encoding: str, body: bytes) -> None:
     async with site({"/": answer(body, Content_Encoding=encoding)}) as it:
-        assert (await web().fetch(it.url("/"))).endswith("\n\nhello")
+        assert (await web().web_fetch(it.url("/"))).endswith("\n\nhello")
 
 
 @pytest.mark.parametrize(
@@ -193,13 +192,13 @@ async def test_packed_pages_are_unpacked(encoding: str, body: bytes) -> None:
 async def test_a_page_packed_in_another_way_is_refused_in_words(encoding: str, body: bytes) -> None:
     async with site({"/": answer(body, Content_Encoding=encoding)}) as it:
         with pytest.raises(ToolError, match="packed"):
-            await web().fetch(it.url("/"))
+            await web().web_fetch(it.url("/"))
 
 
 def test_a_charset_is_never_a_codec_that_is_none() -> None:
-    assert decoded(b"caf\xc3\xa9", "unicode_escape") == "café"
-    assert decoded(b"\\u0041", "raw_unicode_escape") == "\\u0041"
-    assert decoded(b"caf\xe9", "iso-8859-1") == "café"
+    assert decode_page(b"caf\xc3\xa9", "unicode_escape") == "café"
+    assert decode_page(b"\\u0041", "raw_unicode_escape") == "\\u0041"
+    assert decode_page(b"caf\xe9", "iso-8859-1") == "café"
 
 
 def test_the_tool_says_when_to_use_it_and_has_offset_and_limit() -> None:

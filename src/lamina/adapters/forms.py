@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from lamina.assembly.checks import check_message
 from lamina.errors import MessageError, format_value
+from lamina.text.json import read_strict_json
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, AnyTool, ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -71,7 +72,7 @@ def known_names(messages: Sequence[AnyMessage]) -> dict[str, str]:
 def arguments_of(text: str) -> dict[str, Any] | None:
     """The arguments as a value, where writing them down again loses nothing; else None."""
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+        value = read_strict_json(text)
         written(value).encode()
     except (ValueError, RecursionError):
         return None
@@ -80,17 +81,6 @@ def arguments_of(text: str) -> dict[str, Any] | None:
 
 def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError(pairs)
-    return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def picture_bytes(url: str, where: str) -> tuple[bytes, str]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lamina.app.files import IDENTITY, MARK, check_hidden, counter, file_layer, instruction_files, prompt_manager
 from lamina.app.follow import follow, followed, position_of
@@ -37,7 +37,7 @@ from lamina.errors import (
     format_value,
 )
 from lamina.memory.service import FROM_MEMORY, MemoryService, WithoutIndex
-from lamina.ports import Ask, Complete, Embedder, Finder, Provider, Source
+from lamina.ports import Ask, Complete, Embedder, Provider, Source
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles
 from lamina.prompts.sources import SHARED, Function, FunctionSource, chat_sources
@@ -60,6 +60,9 @@ from lamina.text.messages import Phrase
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Layer, Receipt, Trust, TurnEvent
 
+if TYPE_CHECKING:
+    from lamina.memory.recall import Recall
+
 OFF = Phrase("reason.switched_off", setting="memory")
 Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
@@ -69,7 +72,7 @@ LEASE_S, SHARED_LEASE_S = 60.0, 4.0
 """Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
 
 
-def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> Finder:
+def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> "Recall | WithoutIndex":
     if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:
@@ -152,7 +155,7 @@ class App:
         sources: list[Source] = [
             _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
             *chat_sources(
-                store.templates, store.profile, store.history, self.memory, missing=settings.missing_slots,
+                store.templates, store.profile, store.messages, self.memory, missing=settings.missing_slots,
                 memories=settings.memories, collected=settings.collected, summaries=settings.summaries,
             ),
         ]  # fmt: skip
@@ -164,7 +167,7 @@ class App:
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         self.builder = ContextBuilder(
-            sources, store.history, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
+            sources, store.messages, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
         )
         self._fit_window()
         self._jobs = jobs_after_turn(settings.memory)
@@ -239,7 +242,7 @@ class App:
             settings, store, provider = self.settings, self.store, self.provider
             limits = Limits(settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None)
             self._engine = Engine(
-                self.builder, store.turns, store.sessions, store.history, provider=provider, limits=limits,
+                self.builder, store.turns, store.sessions, store.messages, provider=provider, limits=limits,
                 jobs=self._jobs, complete=self._model, compacts=settings.compaction,
                 lease=LEASE_S if store.alone else SHARED_LEASE_S, hide=self._hide,
             )  # fmt: skip
@@ -403,7 +406,7 @@ class App:
 
     async def collect(self, owner: str, message_id: str, on: bool = True) -> None:
         """Mark exactly this answer (C9)."""
-        await self.store.history.collect(owner, message_id, on)
+        await self.store.messages.collect(owner, message_id, on)
 
     async def turn(
         self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]

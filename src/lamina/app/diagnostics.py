@@ -20,7 +20,7 @@ from lamina.app.tools import sandbox_of
 from lamina.assembly.context import assemble
 from lamina.errors import EmbedderError, LaminaError
 from lamina.ports import Embedder
-from lamina.sandbox.environment import SYSTEM_PATH
+from lamina.sandbox.process import SYSTEM_PATH
 from lamina.sandbox.sandbox import Confined
 from lamina.settings import Settings
 from lamina.store.sqlite_tables import Problem
@@ -113,7 +113,7 @@ async def store_state(settings: Settings) -> StoreState:
     async with open_only(settings.store) as store:
         found = await info(store, settings.store, settings.user)
         large = path is None or path.stat().st_size > MAX_INSPECTED_BYTES
-        problems = None if large else tuple(await store.maintenance.verify())
+        problems = None if large else tuple(await store.admin.verify())
         return StoreState(
             found.where, True, found.version, found.owners, found.counts["messages"], found.jobs.get("parked", 0),
             problems, found.searches_all,

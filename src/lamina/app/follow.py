@@ -109,7 +109,7 @@ def followed(store: Store, turn: TurnRecord) -> TurnHandle:
 async def read_story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
     """The turn, its messages and the text that streams, all of one moment: a step that ended in between starts over."""
     while True:
-        rows = await store.history.messages(
+        rows = await store.messages.list(
             turn.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
         chunks = await store.turns.chunks(turn.owner, turn.turn_id) if turn.state == "streaming" else ()

@@ -14,9 +14,9 @@ from lamina.errors import ABSENT, InputError, LaminaError, NotFoundError, format
 from lamina.prompts.sources import SHARED
 from lamina.prompts.templates import supports
 from lamina.records import MAX_PHASE_CHARACTERS, Memory, Session, StoredMessage, Template, TurnRecord
+from lamina.store.admin import Kind
 from lamina.store.database import MAX_TITLE
 from lamina.store.messages import fold, query_words
-from lamina.store.overview import Kind
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
 from lamina.types import Context
@@ -46,7 +46,7 @@ def read_phase(words: str) -> str:
 
 async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
     """The one id of this owner that is this or begins so."""
-    found = await store.overview.ids(owner, kind, begin) if begin else ()
+    found = await store.admin.ids(owner, kind, begin) if begin else ()
     if found and found[0] == begin:
         return begin
     if len(begin) < MIN_ID_CHARACTERS:
@@ -60,7 +60,7 @@ async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
 
 async def find_session(store: Store, owner: str, name: str) -> Session:
     """A session by its id, the beginning of it, or `last` for the one in which something happened last."""
-    if name == LAST and LAST not in await store.overview.ids(owner, "session", LAST):
+    if name == LAST and LAST not in await store.admin.ids(owner, "session", LAST):
         latest = await store.sessions.list(owner, limit=1)
         if not latest:
             raise NotFoundError("session.none_yet")
@@ -72,10 +72,10 @@ async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
     """A message by its id, the beginning of it, or its place: `SESSION#NUMBER`."""
     begin, sign, number = name.rpartition("#")
     if not sign:
-        return await store.history.get(owner, await whole_id(store, owner, "message", name))
+        return await store.messages.get(owner, await whole_id(store, owner, "message", name))
     session = await find_session(store, owner, begin)
     seq = int(number) if number.isascii() and number.isdigit() and len(number) < 16 else 0
-    rows = await store.history.messages(owner, session.session_id, after=seq - 1, before=seq + 1) if seq else ()
+    rows = await store.messages.list(owner, session.session_id, after=seq - 1, before=seq + 1) if seq else ()
     if not rows:
         raise NotFoundError(
             "message.not_in_session", number=format_value(number), session=session.session_id, count=session.last_seq
@@ -139,7 +139,7 @@ async def import_chat(app: App, owner: str, path: Path, *, title: str | None = N
         raise InputError("file.no_messages", hint="file.messages_form", path=path.name)
     session = await app.new_session(owner, title=path.stem[:MAX_TITLE] if title is None else title)
     try:
-        await app.store.history.append(owner, session.session_id, messages)
+        await app.store.messages.append(owner, session.session_id, messages)
     except LaminaError:
         await app.store.sessions.delete(owner, session.session_id)
         raise
@@ -177,7 +177,7 @@ async def origin_of(store: Store, owner: str, memory: Memory) -> Origin:
         try:
             session = await store.sessions.get(owner, memory.session_id)
             turn = await store.turns.get(owner, memory.turn_id)
-            message = await store.history.get(owner, turn.user_message_id)
+            message = await store.messages.get(owner, turn.user_message_id)
         except NotFoundError:  # deleted since
             pass
     later = await store.memories.many(owner, [memory.superseded_by] if memory.superseded_by else [])

@@ -54,7 +54,7 @@ class SessionHandle:
 
     async def messages(self) -> Sequence[StoredMessage]:
         """All of its messages, in their order."""
-        return await self._app.store.history.messages(self.owner, self.session_id)
+        return await self._app.store.messages.list(self.owner, self.session_id)
 
     async def collect(self, message_id: str, on: bool = True) -> None:
         """Keep this answer at hand for other sessions; or, with `on=False`, no longer."""

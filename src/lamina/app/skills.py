@@ -17,7 +17,7 @@ from lamina.records import Template
 from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
-from lamina.text.unicode import hidden_characters
+from lamina.text.unicode import hidden_characters, is_unicode
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 TEXT_FIELDS = ("name", "content", "description", "scenario")
@@ -163,9 +163,7 @@ def _check_template(data: object, where: str) -> list[LaminaError]:
         if places:
             seen = [str(place) for place in places[:5]]
             faults.append(InputError("template.hidden_characters", where=where, field=name, places=seen))
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
+    if not is_unicode(json.dumps(fields, ensure_ascii=False)):
         faults.append(InputError("template.lone_surrogate", where=where))
     return faults
 

@@ -14,10 +14,10 @@ from lamina.assembly.checks import check_message
 from lamina.assembly.history import whole_message
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
+from lamina.store.admin import COUNTER
 from lamina.store.database import hide_password
 from lamina.store.lock import create_private as create_private
 from lamina.store.lock import make_private_folder as make_private_folder
-from lamina.store.maintenance import COUNTER
 from lamina.store.sqlite_tables import Problem as Problem
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
@@ -75,11 +75,11 @@ async def open_only(where: str) -> AsyncGenerator[Store, None]:
 async def info(store: Store, where: str, owner: str) -> Info:
     return Info(
         hide_password(where),
-        store.overview.kind,
-        await store.overview.version(),
-        await store.overview.sizes(),
-        len(await store.maintenance.owners()),
-        await store.overview.counts(owner),
+        store.admin.kind,
+        await store.admin.version(),
+        await store.admin.sizes(),
+        len(await store.admin.owners()),
+        await store.admin.counts(owner),
         await store.jobs.counts(owner),
         await store.sessions.searches_all(owner),
     )
@@ -89,14 +89,14 @@ async def backup(store: Store, path: Path, step: Callable[[int, int], object]) -
     """A whole copy; returns its size, and the codes of what is wrong with the store. `step` gets what is done and what
     there is."""
     _check_new(path)
-    problems = await store.maintenance.backup(str(path), step)
+    problems = await store.admin.backup(str(path), step)
     return path.stat().st_size, {problem.part for problem in problems}
 
 
 async def export(store: Store, owner: str | None, target: Target) -> int:
     """The rows of one owner or of all, a line each; returns how many, counted as an import counts them."""
     count = -1  # the first line is the header
-    async for line in store.maintenance.export(owner):
+    async for line in store.admin.export(owner):
         target.write(f"{line}\n")
         count += not line.startswith(COUNTER)
     return count
@@ -172,7 +172,7 @@ async def import_lines(store: Store, name: str, owner: str | None, step: Callabl
             step()
             yield line
 
-    return await store.maintenance.import_(read(), owner, check=_check_sendable)
+    return await store.admin.import_(read(), owner, check=_check_sendable)
 
 
 def _check_sendable(message: AnyMessage) -> None:
@@ -184,8 +184,8 @@ def _check_sendable(message: AnyMessage) -> None:
 async def reindex(app: App, step: Callable[[str, int, int], object]) -> tuple[int, int]:
     """Message search and memory indexes of all owners, from nothing; `step` gets the owner, what is done and what
     there is."""
-    owners = await app.store.maintenance.owners()
-    counts = {owner: await app.store.overview.counts(owner) for owner in owners}
+    owners = await app.store.admin.owners()
+    counts = {owner: await app.store.admin.counts(owner) for owner in owners}
     total = sum(count["messages"] + count["memories"] for count in counts.values())
     messages = memories = 0
     await app.store.indexes.recreate()

@@ -21,7 +21,6 @@ from lamina.tools.bash import shell_tools
 from lamina.tools.closed_files import OwnFiles
 from lamina.tools.files import file_tools
 from lamina.tools.registry import Tool, ToolRegistry
-from lamina.tools.said import names_host
 
 MODES = ("agent", "plan")
 STORE_FILES = ("", "-wal", "-shm", "-journal", ".lock", f".lock{HELD}")
@@ -98,7 +97,7 @@ def _web_tools(settings: Settings) -> Sequence[Tool]:
         raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
     token = settings.telegram_token.reveal() if settings.telegram_token else ""
     secrets = [key for key in (settings.api_key, settings.embedder_key, token) if key]
-    return web_tools(hosts=names_host, secrets=secrets)
+    return web_tools(secrets=secrets)
 
 
 @asynccontextmanager

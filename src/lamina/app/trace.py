@@ -15,7 +15,7 @@ async def requests_of(store: Store, owner: str, turn: TurnRecord) -> list[Receip
         return []
     try:
         names = hashes(turn.receipt)
-        texts = await store.history.texts(owner, names)
+        texts = await store.messages.texts(owner, names)
         if lost := next((name for name in names if name not in texts), ""):
             raise MessageError("trace.text_gone", hash=lost)
         return await run_apart(sum(map(len, texts.values())), unpack, turn.receipt, texts)

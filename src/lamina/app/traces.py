@@ -55,7 +55,7 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
 
 async def _newest(store: Store, owner: str) -> TurnRecord | None:
     """The turn that began last, in a chat or as one of the gateway's single requests, which are in no list."""
-    alone = await store.overview.ids(owner, "session", REQUESTS)
+    alone = await store.admin.ids(owner, "session", REQUESTS)
     single = await last_turn(store, owner, REQUESTS) if alone else None
     for session in await store.sessions.list(owner, limit=LOOKED_AT):
         if found := await last_turn(store, owner, session.session_id):
@@ -65,7 +65,7 @@ async def _newest(store: Store, owner: str) -> TurnRecord | None:
 
 async def last_turn(store: Store, owner: str, session_id: str) -> TurnRecord | None:
     """The turn of a session in which something happened last; imported messages belong to none."""
-    newest = await store.history.messages(owner, session_id, limit=LOOKED_AT, newest=True)
+    newest = await store.messages.list(owner, session_id, limit=LOOKED_AT, newest=True)
     turn_id = next((message.turn_id for message in reversed(newest) if message.turn_id), "")
     return await store.turns.get(owner, turn_id) if turn_id else None
 
@@ -144,7 +144,7 @@ def was_lost(turn: TurnRecord) -> bool:
 
 async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[StoredMessage]:
     """Everything that was stored of a turn, from its question on, in order."""
-    rows = await store.history.messages(owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1)
+    rows = await store.messages.list(owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1)
     return [row for row in rows if row.turn_id == turn.turn_id]
 
 

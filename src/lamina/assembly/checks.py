@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from lamina.assembly.tokens import check_text
 from lamina.errors import MessageError, format_value
+from lamina.text.unicode import check_unicode
 
 HISTORY_ROLES = ("user", "assistant", "tool")
 PLAIN = ("user", "assistant")
@@ -35,7 +35,7 @@ def check_message(message: object, where: str) -> None:
         )
     role = fields.get("role")
     if role in PLAIN and len(fields) == 2 and isinstance(fields.get("content"), str):  # nearly every message there is
-        return check_text(fields["content"], f"{where}.content")
+        return check_unicode(fields["content"], f"{where}.content")
     if role not in HISTORY_ROLES:
         hint = "message.system_elsewhere" if role in ("system", "developer") else ""
         raise MessageError("message.bad_role", where=where, value=format_value(role), hint=hint)
@@ -52,19 +52,19 @@ def check_message(message: object, where: str) -> None:
     if name is not None and not (isinstance(name, str) and SPEAKER.fullmatch(name)):
         raise MessageError("message.bad_name", where=where, value=format_value(name))
     if name is not None:
-        check_text(name, f"{where}.name")
+        check_unicode(name, f"{where}.name")
     if role != "tool" and fields.get("tool_call_id") is not None:
         raise MessageError("message.not_a_result", where=where, role=format_value(role))
     if role == "tool":
         result = fields.get("tool_call_id")
         if not isinstance(result, str) or not result:
             raise MessageError("message.no_call_id", where=where, value=format_value(result))
-        check_text(result, f"{where}.tool_call_id")
+        check_unicode(result, f"{where}.tool_call_id")
 
 
 def _check_content(content: object, where: str, *, nothing: bool, pictures: bool) -> None:
     if isinstance(content, str):
-        return check_text(content, where)
+        return check_unicode(content, where)
     if content is None and nothing:
         return None
     if not isinstance(content, list | tuple):
@@ -89,7 +89,7 @@ def _check_part(part: object, where: str, pictures: bool) -> None:
     if set(fields) - known or set(image or ()) - {"url", "detail"}:
         raise MessageError("part.unknown_fields", where=where, value=format_value(part), hint="part.form")
     if kind == "text" and isinstance(text, str):
-        return check_text(text, f"{where}.text")
+        return check_unicode(text, f"{where}.text")
     if kind == "image_url" and image is not None:
         if image.get("detail", "auto") not in ("auto", "low", "high"):
             raise MessageError("part.bad_detail", where=where, value=format_value(image["detail"]))
@@ -97,7 +97,7 @@ def _check_part(part: object, where: str, pictures: bool) -> None:
             raise MessageError("part.picture_not_allowed", where=where)
         url = image.get("url")
         if isinstance(url, str) and PICTURE.match(url):
-            return check_text(url, f"{where}.image_url.url")
+            return check_unicode(url, f"{where}.image_url.url")
         raise MessageError("part.bad_picture_url", where=where, value=format_value(url))
     raise MessageError("part.unknown", where=where, value=format_value(part), hint="part.form")
 
@@ -130,6 +130,6 @@ def _check_call(call: object, where: str) -> str:
         raise MessageError("call.bad_tool_name", where=where, value=format_value(name))
     if not isinstance(arguments, str):
         raise MessageError("call.bad_arguments", where=where, value=format_value(arguments))
-    check_text(identifier, f"{where}.id")
-    check_text(arguments, f"{where}.function.arguments")
+    check_unicode(identifier, f"{where}.id")
+    check_unicode(arguments, f"{where}.function.arguments")
     return identifier

@@ -32,7 +32,7 @@ from lamina.assembly.wire import openai_chunks
 from lamina.errors import OwnerError, PromptError, ToolError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
-from lamina.text.slices import encode_text
+from lamina.text.unicode import encode_text
 from lamina.types import (
     GROUPS,
     AnyMessage,

@@ -5,8 +5,8 @@ run of one kind ends. No weight is negative, so text appended or prepended never
 It must stay a pure function of the text: no cache, no I/O, no choice of model.
 """
 
-from lamina.errors import MessageError, format_value, surrogate_error
-from lamina.text.slices import SLICE_SIZE, encode_text
+from lamina.errors import MessageError, format_value
+from lamina.text.unicode import SLICE_SIZE, encode_text, surrogate_error
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """Every character beyond ASCII has one lead byte and 1 to 3 of these, which say nothing about its kind."""
@@ -108,7 +108,7 @@ def estimate_tokens(text: str) -> int:
     try:
         data = encode_text(text)
     except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, "text") from None
+        raise surrogate_error(error, "text") from None
     except (AttributeError, TypeError):
         raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
     if not data:

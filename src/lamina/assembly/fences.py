@@ -18,10 +18,9 @@ from html import escape
 from typing import Literal
 
 from lamina.assembly.prompt import JOIN, check_lang, segment_opening
-from lamina.assembly.tokens import check_text
 from lamina.errors import PromptError, format_value
 from lamina.text.messages import Phrase
-from lamina.text.slices import SLICE_SIZE, slices
+from lamina.text.unicode import SLICE_SIZE, check_unicode, slices
 from lamina.types import Lang
 
 Kind = Literal["data", "layer"]
@@ -196,7 +195,7 @@ def check_mark(mark: str | None) -> str:
 def _check_str(text: object, where: Phrase) -> None:
     if not isinstance(text, str):
         raise PromptError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
-    check_text(text, where)
+    check_unicode(text, where)
 
 
 def _check_parts(parts: Sequence[object], kind: type, where: Phrase) -> None:

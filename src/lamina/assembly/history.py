@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from lamina.records import StoredMessage
-from lamina.text.slices import read_json, utf8_size, write_json
+from lamina.text.json import read_json, write_json
+from lamina.text.unicode import is_unicode, join_surrogates
 from lamina.types import Message, Part, ToolOutput
 
 NO_PICTURE = "[a picture that is not shown]"
@@ -71,25 +72,14 @@ def whole_message(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, ToolOutput):
         return cast(
-            Message, {**message, "content": ToolOutput(whole(content), content.tool, content.hints, content.state)}
+            Message,
+            {**message, "content": ToolOutput(join_surrogates(content), content.tool, content.hints, content.state)},
         )
     if len(message) == 2 and isinstance(content, str):  # nearly always
-        text = whole(content)
+        text = join_surrogates(content)
         return message if text == content else cast("Message", {**message, "content": text})
     text = write_json(message)
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError:
-        return read_json(whole(text))
-    return message
-
-
-def whole(text: str) -> str:
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return message if is_unicode(text) else read_json(join_surrogates(text))
 
 
 def closed(messages: Sequence[Message]) -> list[Message]:

@@ -74,7 +74,7 @@ RETRIEVED = ("memory", "collected", "summary")
 EPOCH_LAYERS = ("scenario",)
 """Layers whose change begins a new epoch: what follows them depends on them."""
 LOW_WATER = 0.4
-"""How far a cut of the ledger goes down by default, as a share of the budget; why not 0.5: docs/benchmarks.md."""
+"""The share of the budget that a cut leaves by default; docs/evidence/benchmarks.md shows why it is not 0.5."""
 TOOLS_CHANGED = Phrase("reason.tools_changed")
 FIRST, CUT, REBUILT = Phrase("reason.first_request"), Phrase("reason.window_cut"), Phrase("reason.rebuilt")
 LOST = Phrase("reason.request_lost")

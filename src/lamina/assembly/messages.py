@@ -19,7 +19,7 @@ from lamina.assembly.tokens import (
 )
 from lamina.errors import MessageError, format_value
 from lamina.ports import Count
-from lamina.text.slices import utf8_size
+from lamina.text.unicode import utf8_size
 from lamina.types import AnyMessage, Dropped, Message, ToolOutput
 
 StartOn = Literal["user"] | None

@@ -6,9 +6,9 @@ Joins and headings only. Text from outside is fenced (`fences`) before it comes 
 from collections.abc import Sequence
 from typing import get_args
 
-from lamina.assembly.tokens import check_text
 from lamina.errors import LayerError, format_value
 from lamina.text.messages import LANGUAGES, Phrase
+from lamina.text.unicode import check_unicode
 from lamina.types import GROUPS, LAYERS, Lang, Layer, Trust
 
 JOIN = "\n\n"
@@ -65,7 +65,7 @@ def assemble_system_prompt(
 def check_layer_text(text: object, where: str | Phrase) -> None:
     if not isinstance(text, str):
         raise LayerError("text.not_text", where=where, type=type(text).__name__, value=format_value(text))
-    check_text(text, where)
+    check_unicode(text, where)
 
 
 def ordered(layers: Sequence[Layer]) -> list[Layer]:
@@ -89,7 +89,7 @@ def _check_layer(layer: Layer, where: str) -> None:
         raise LayerError(
             "layer.bad_origin", where=where, source=format_value(layer.source), owner=format_value(layer.owner)
         )
-    check_text(layer.source, f"{where}.source")
+    check_unicode(layer.source, f"{where}.source")
     check_layer_text(layer.text, Phrase("place.layer", layer=layer.name, source=layer.source))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
-from lamina.text.slices import SLICE_SIZE
+from lamina.text.unicode import SLICE_SIZE
 from lamina.types import Context, Receipt, Segment
 
 CACHE_MARK = b',"cache_control":{"type":"ephemeral"}'

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from lamina.assembly.images import image_tokens
-from lamina.errors import BudgetError, CounterError, MessageError, format_value, surrogate_error
+from lamina.errors import BudgetError, CounterError, MessageError, format_value
 from lamina.ports import Count
-from lamina.text.messages import Phrase
-from lamina.text.slices import utf8_size, write_json
+from lamina.text.json import write_json
+from lamina.text.unicode import check_unicode, surrogate_error, utf8_size
 from lamina.types import AnyMessage, AnyTool
 
 
@@ -23,17 +23,9 @@ def estimate_message_tokens(text: str) -> int:
     try:
         return (utf8_size(text) + 3) // 4
     except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, "text") from None
+        raise surrogate_error(error, "text") from None
     except AttributeError:
         raise MessageError("text.not_text", where="text", type=type(text).__name__, value=format_value(text)) from None
-
-
-def check_text(text: str, where: str | Phrase) -> None:
-    """Refuse text that cannot be sent as UTF-8."""
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, where) from None
 
 
 def check_budget(budget: object, name: str = "max_token_budget") -> float:
@@ -62,7 +54,7 @@ def check_count(value: object, count: Count) -> int:
 
 def text_tokens(text: str, count: Count, where: str = "text") -> int:
     """Tokens of one text, with the counter's answer and the text itself checked."""
-    check_text(text, where)
+    check_unicode(text, where)
     return check_count(count(text), count)
 
 

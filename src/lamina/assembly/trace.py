@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
-from lamina.text.slices import decode_text, encode_text
+from lamina.text.unicode import decode_text, encode_text
 from lamina.types import Dropped, Receipt, Segment, Trigger, text_hash
 
 FORM = 1

@@ -20,7 +20,6 @@ from lamina.assembly.tokens import (
     check_budget,
     check_count,
     check_counter,
-    check_text,
     content_tokens,
     estimate_message_tokens,
     per_message,
@@ -29,6 +28,7 @@ from lamina.assembly.tokens import (
 from lamina.errors import BudgetError, MessageError, OpenCallsError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
+from lamina.text.unicode import check_unicode
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Message
 
 
@@ -140,7 +140,7 @@ class Window:
             role, content, plain = "", "", False
         if plain and not self._calls.open:
             if not self._seed_count:
-                check_text(content, f"messages[{position}]")
+                check_unicode(content, f"messages[{position}]")
             cost = self._count(content) if self._seed_count else check_count(self._count(content), self._count)
             own = cast(Message, {"role": role, "content": content})
         else:

@@ -16,8 +16,9 @@ from lamina.assembly.grammar import validate
 from lamina.assembly.prompt import JOIN
 from lamina.assembly.tokens import compact
 from lamina.errors import MessageError, format_value
+from lamina.text.json import read_json
 from lamina.text.messages import Phrase
-from lamina.text.slices import decode_text, encode_text, read_json, slices
+from lamina.text.unicode import decode_text, encode_text, slices
 from lamina.types import Context, Grammar, Message, Receipt, Segment, Span
 
 GRAMMARS: tuple[Grammar, ...] = ("openai", "anthropic", "gemini")

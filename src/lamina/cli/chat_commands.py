@@ -138,7 +138,7 @@ class ChatState:
         if turn:
             rows = await messages_of(self.app.store, self.owner, turn)
         else:  # messages from elsewhere
-            rows = await self.app.store.history.messages(self.owner, self.session.session_id, limit=2, newest=True)
+            rows = await self.app.store.messages.list(self.owner, self.session.session_id, limit=2, newest=True)
         calls = called(rows)
         self.last = TurnSummary(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
@@ -335,7 +335,7 @@ async def _tools(chat: ChatState, words: str) -> None:
 async def _collect(chat: ChatState, words: str) -> None:
     turn = await chat.turn()
     await chat.app.collect(chat.owner, turn.answer_message_id)
-    message = await chat.app.store.history.get(chat.owner, turn.answer_message_id)
+    message = await chat.app.store.messages.get(chat.owner, turn.answer_message_id)
     place = f"{short_id(turn.session_id)}#{message.seq}"
     chat.print_line("cli.sessions.collected", place=place, text=one_line(message.text, 60))
 

@@ -147,7 +147,7 @@ async def show(
 ) -> None:
     async with _open_session(call, name) as (app, session):
         count = None if full else limit
-        messages = await app.store.history.messages(call.user, session.session_id, limit=count, newest=True)
+        messages = await app.store.messages.list(call.user, session.session_id, limit=count, newest=True)
     if as_json:
         show_json({"session": session, "messages": list(messages)})
         return
@@ -328,7 +328,7 @@ async def show_turn(
         turn = await _find_turn(call, app, name)
         receipt = await request_of(app.store, call.user, turn, request)
         ids = (turn.user_message_id, turn.answer_message_id)
-        texts = [(await app.store.history.get(call.user, message_id)).text for message_id in ids]
+        texts = [(await app.store.messages.get(call.user, message_id)).text for message_id in ids]
         receipts = list(await requests_of(app.store, call.user, turn))
         prefixes = await prefixes_of(app.store, call.user, turn, receipts)
     if payload:
@@ -425,7 +425,7 @@ async def replay(
         elif not send:
             _write_payload(receipt.payload)
         if send:
-            answer = await app.store.history.get(call.user, turn.answer_message_id)
+            answer = await app.store.messages.get(call.user, turn.answer_message_id)
             await _send_again(call, app, receipt, answer.text)
 
 

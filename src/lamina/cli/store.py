@@ -70,8 +70,8 @@ async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) 
 async def verify(call: Call, as_json: Json = False) -> None:
     async with open_only(call.settings.store) as opened:
         with call.progress("cli.progress.checking") as step:
-            problems = list(await opened.maintenance.verify(lambda done, total: step(done, total, "")))
-            searches_all = await opened.maintenance.searches_all()
+            problems = list(await opened.admin.verify(lambda done, total: step(done, total, "")))
+            searches_all = await opened.admin.searches_all()
     if as_json:
         details = [line.text() for problem in problems for line in problem.details]
         show_json({"problems": [problem.text for problem in problems], "details": details, "complete": searches_all})

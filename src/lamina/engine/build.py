@@ -21,11 +21,12 @@ from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.ledger_state import Changes, StoredLedger, TurnRequests, read_stored_ledger
 from lamina.engine.state import Runtime
 from lamina.errors import LaminaError, NotFoundError
-from lamina.ports import Count, HistoryRows, Source
+from lamina.ports import Count, Source
 from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
 from lamina.records import Session, StoredMessage, Turn
+from lamina.store.messages import Messages
+from lamina.text.json import size_of
 from lamina.text.messages import Phrase
-from lamina.text.slices import size_of
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Context, Form, Lang, Layer, Layout, Message, Share
 
@@ -84,7 +85,7 @@ class ContextBuilder:
     def __init__(
         self,
         sources: Sequence[Source],
-        history: HistoryRows,
+        history: Messages,
         *,
         settings: BuildSettings | None = None,
         prompts: Prompts | None = None,
@@ -260,7 +261,7 @@ def _why(error: Exception, deadline: float) -> Phrase:
 
 
 async def read_chat(
-    store: HistoryRows, owner: str, session_id: str, *, budget: float, before: int | None = None, after: int = 0
+    store: Messages, owner: str, session_id: str, *, budget: float, before: int | None = None, after: int = 0
 ) -> Chat:
     """What may fit into `budget` tokens of the messages between two numbers. Rows are read from the newest back, page
     by page, until more would not fit, so a long session costs no more than a short one."""
@@ -268,7 +269,7 @@ async def read_chat(
     room = max(0.0, budget) * CHARACTERS_PER_TOKEN
     edge, size, limit = before, 0, PAGE_ROWS
     while True:
-        page = await store.messages(owner, session_id, after=after, before=edge, limit=limit, newest=True)
+        page = await store.list(owner, session_id, after=after, before=edge, limit=limit, newest=True)
         rows[:0] = page
         size += sum(len(row.text) + size_of(row.extra) for row in page) + len(page) * CHARACTERS_PER_TOKEN
         if len(page) < limit or page[0].seq == after + 1 or size > room:

@@ -13,9 +13,10 @@ from lamina.assembly.history import closed, together
 from lamina.engine.state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
-from lamina.ports import Complete, Count, HistoryRows
+from lamina.ports import Complete, Count
 from lamina.records import Session, StoredMessage
-from lamina.text.slices import size_of
+from lamina.store.messages import Messages
+from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
 FOLD_AT_SHARE = 0.8
@@ -91,7 +92,7 @@ def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 async def fold(
-    history: HistoryRows, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
+    history: Messages, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
     again: bool = False,
 ) -> Compaction:  # fmt: skip
     """The summary of the messages after the last compaction and up to a number: by a model, else extractive. With
@@ -101,12 +102,12 @@ async def fold(
     before, upto = (0, max(upto, folded)) if again else (folded, upto)
     if upto <= before:
         raise CompactionError("compaction.nothing_to_fold", hint="compaction.make_room")
-    newest = await history.messages(
+    newest = await history.list(
         owner, session_id, after=before, before=upto + 1, limit=MAX_SUMMARISED_MESSAGES, newest=True
     )
     rows = list(newest)
     if not before and rows[0].seq > 1:
-        rows[:0] = await history.messages(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
+        rows[:0] = await history.list(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
     messages = await run_apart(size_of([row.content for row in rows]), lambda: closed(together(rows)))
     limit = int(min(MAX_SUMMARY_CHARACTERS, max(MIN_SUMMARY_CHARACTERS, 0.2 * budget)))
     text, by = await _summary(messages, limit, complete, unread=upto - before - len(rows))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lamina.apart import run_apart, work_for
 from lamina.assembly.checks import check_message
-from lamina.assembly.history import has_pictures, whole
+from lamina.assembly.history import has_pictures
 from lamina.assembly.results import ADVICE, MAX_CHARS, tool_result
 from lamina.assembly.scrub import Scrub
 from lamina.assembly.wire import encode
@@ -40,12 +40,13 @@ from lamina.engine.ledger_state import KEY as LEDGER
 from lamina.engine.state import DEGRADED, Compaction, Runtime
 from lamina.engine.work import Limits, TurnState, ending, plausible_usage, read_user_words, status_of, usage, written
 from lamina.errors import CompactionError, LaminaError, LeaseError, LimitError, MessageError, StoreError, format_value
-from lamina.ports import Ask, Complete, HistoryRows, Provider
+from lamina.ports import Ask, Complete, Provider
 from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
+from lamina.store.messages import Messages
+from lamina.text.json import size_of
 from lamina.text.messages import Phrase
-from lamina.text.slices import MAX_LOOP_SIZE, size_of, slices
+from lamina.text.unicode import MAX_LOOP_SIZE, join_surrogates, slices
 from lamina.tools.registry import ToolRegistry
-from lamina.tools.said import words
 from lamina.types import (
     AnyMessage,
     Began,
@@ -98,7 +99,7 @@ class Engine:
     """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to whoever reads."""
 
     def __init__(
-        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: HistoryRows, *,
+        self, builder: ContextBuilder, turns: TurnRows, sessions: SessionRows, history: Messages, *,
         provider: Provider, limits: Limits | None = None,
         jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (), complete: Complete | None = None,
         compacts: bool = True, lease: float = LEASE,
@@ -357,7 +358,7 @@ class Engine:
                     self._first_heard(work)
                     if isinstance(event, Text):
                         for text in slices(event.text, MAX_LOOP_SIZE):
-                            work.say(scrub.feed(whole(text)))
+                            work.say(scrub.feed(join_surrogates(text)))
                             if len(event.text) > MAX_LOOP_SIZE:
                                 await asyncio.sleep(0)
                     elif isinstance(event, ToolCallEvent):
@@ -409,9 +410,8 @@ class Engine:
     async def _result(self, work: TurnState, call: ToolCallEvent) -> tuple[ToolResult, ToolOutput]:
         """Run a call; what it said, and the same as the model gets it: cut, without secrets, with our hints beside."""
         tools, began = self.builder.tools(work.turn) or ToolRegistry(), time.monotonic()
-        words.set(work.typed_addresses)
-        outcome = await tools.call(call, ask=work.timed_ask)
-        text = self._hide(whole(outcome.text))
+        outcome = await tools.call(call, ask=work.timed_ask, user_text=work.typed_addresses)
+        text = self._hide(join_surrogates(outcome.text))
         known = {tool.name: tool for tool in tools}.get(call.name)
         limit, advice = (known.max_chars, known.too_long) if known else (MAX_CHARS, "")
         content = tool_result(text, tool=call.name, max_chars=limit, advice=advice or ADVICE, state=outcome.state)
@@ -452,7 +452,7 @@ class Engine:
     async def _finish(self, work: TurnState, problem: BaseException | None) -> None:
         state, error, hint = ending(work, problem, self.limits)
         if isinstance(problem, Exception) and not isinstance(problem, LaminaError | TimeoutError):
-            trace = whole("".join(traceback.format_exception(problem)))  # as Unicode: a log goes anywhere
+            trace = join_surrogates("".join(traceback.format_exception(problem)))  # as Unicode: a log goes anywhere
             self._log.error("[Engine] turn %s ended by a bug\n%s", work.record.turn_id, trace)
         if isinstance(problem, LimitError | TimeoutError):
             work.running.emit(Notice("limit", error))

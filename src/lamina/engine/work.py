@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.assembly.checks import MAX_CALL_ID_CHARACTERS
-from lamina.assembly.history import Chat, whole
+from lamina.assembly.history import Chat
 from lamina.assembly.scrub import hints_in
 from lamina.assembly.trace import Trace
 from lamina.engine.build import Gathered
@@ -26,8 +26,9 @@ from lamina.errors import (
 from lamina.ports import Ask
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.records import FinalState, Sent, Turn, TurnRecord
+from lamina.text.json import size_of
 from lamina.text.messages import NOTHING, Phrase
-from lamina.text.slices import size_of
+from lamina.text.unicode import join_surrogates
 from lamina.types import Context, Decision, DoneReason, Message, Receipt, Text, ToolCall, ToolCallEvent, Usage
 
 CANCELLED = Phrase("turn.cancelled")
@@ -154,7 +155,7 @@ class TurnState:
     def normalize_call(self, call: ToolCallEvent) -> ToolCallEvent:
         """The call as it can be sent again, to any provider: ids that were given twice are told apart, long ones cut,
         and a tool's name has the letters that names may have. Whatever a model calls, the session goes on."""
-        given = name = whole(call.id[: 2 * MAX_CALL_ID_CHARACTERS])[:MAX_CALL_ID_CHARACTERS] or "call"
+        given = name = join_surrogates(call.id[: 2 * MAX_CALL_ID_CHARACTERS])[:MAX_CALL_ID_CHARACTERS] or "call"
         number = 0
         while name in self.known_ids:
             number = max(self.numbers.get(given, 0), number) + 1
@@ -162,7 +163,7 @@ class TurnState:
         self.numbers[given] = number
         self.known_ids.add(name)
         tool = re.sub(r"[^A-Za-z0-9_-]", "_", call.name[:64]) or "_"
-        return ToolCallEvent(name, tool, whole(call.arguments))
+        return ToolCallEvent(name, tool, join_surrogates(call.arguments))
 
     def estimate(self, context: Context) -> int:
         """What our own counter said of a request, without what was learnt since."""
@@ -230,7 +231,7 @@ def ending(work: TurnState, problem: BaseException | None, limits: Limits) -> tu
 
 
 def _storable(text: str) -> str:
-    return whole(text).replace("\0", "")[:MAX_ERROR_CHARACTERS]
+    return join_surrogates(text).replace("\0", "")[:MAX_ERROR_CHARACTERS]
 
 
 def _ending(work: TurnState, problem: BaseException | None, limits: Limits) -> tuple[FinalState, Phrase, Phrase]:

@@ -162,7 +162,7 @@ async def _compact(app: App, request: Request) -> Reply:
 @hide_missing
 async def _messages(app: App, request: Request) -> Reply:
     query = request.query
-    rows = await app.store.history.messages(
+    rows = await app.store.messages.list(
         request.user, request.params["session_id"], after=query["after"], before=query.get("before"),
         limit=query["limit"], newest=query["newest"],
     )  # fmt: skip
@@ -186,7 +186,7 @@ async def _rules(app: App, request: Request) -> Reply:
 
 
 async def _collected(app: App, request: Request) -> Reply:
-    rows = await app.store.history.collected(
+    rows = await app.store.messages.collected(
         request.user, limit=request.query["limit"], query=request.query.get("q", "")
     )
     ids = list(dict.fromkeys(row.session_id for row in rows))
@@ -202,7 +202,7 @@ async def _collected(app: App, request: Request) -> Reply:
 async def _collect(app: App, request: Request) -> Reply:
     message_id = request.params["message_id"]
     await app.collect(request.user, message_id, request.body["collected"])
-    return Reply(message_value(await app.store.history.get(request.user, message_id)))
+    return Reply(message_value(await app.store.messages.get(request.user, message_id)))
 
 
 def _fields(fields: Mapping[str, Schema], *required: str) -> Schema:

@@ -165,7 +165,7 @@ async def _retry(app: App, request: Request) -> Reply:
     """The question once more, in a branch that ends before it, or in a new session when it was the first."""
     owner, sessions = request.user, app.store.sessions
     turn = await app.store.turns.get(owner, request.params["turn_id"])
-    question = await app.store.history.get(owner, turn.user_message_id)
+    question = await app.store.messages.get(owner, turn.user_message_id)
     if turn.session_id == REQUESTS:
         raise HttpError(409, "turn.single_retry", kind="conflict")
     if question.role != "user":

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from lamina.errors import format_value
 from lamina.gateway.http import HttpError
-from lamina.text.slices import MAX_LOOP_SIZE, JsonReader
+from lamina.text.json import JsonReader
+from lamina.text.unicode import MAX_LOOP_SIZE
 
 MAX_DEPTH = 64
 MAX_VALUES = 200_000

@@ -461,7 +461,7 @@ async def estimate(app: App, turn: TurnRecord) -> tuple[int, int]:
     """What a turn cost by our own count: each request that was sent, and what came of the answer."""
     sent = sum(int(request["tokens"]) for request in turn.receipt.get("requests", ()))
     try:
-        answer = await app.store.history.get(turn.owner, turn.answer_message_id)
+        answer = await app.store.messages.get(turn.owner, turn.answer_message_id)
     except LaminaError:  # it was deleted in the meantime
         return sent, 0
     return sent, answer.tokens or app.builder.settings.count(answer.text)

@@ -13,6 +13,7 @@ from lamina.errors import NotFoundError
 from lamina.gateway.http import Handler, HttpError, Reply, Request, not_found
 from lamina.gateway.values import ID_LENGTH
 from lamina.records import TurnRecord
+from lamina.text.unicode import is_unicode
 
 MAX_KEY_CHARACTERS = 150
 KEY_PREFIX = "api:"
@@ -21,7 +22,7 @@ KEY_PREFIX = "api:"
 
 def is_id(text: str) -> bool:
     """Whether this could be an id at all; what could not is never handed to a store."""
-    return 0 < len(text) <= ID_LENGTH and text.isprintable() and not any("\ud800" <= c <= "\udfff" for c in text)
+    return 0 < len(text) <= ID_LENGTH and text.isprintable() and is_unicode(text)
 
 
 def hide_missing(handler: Handler) -> Handler:
@@ -42,7 +43,7 @@ def hide_missing(handler: Handler) -> Handler:
 async def check_same_question(app: App, request: Request, turn: TurnRecord, content: Any) -> None:
     """A key that was used for another question is a slip: its answer would be taken for this one's."""
     if request.headers.get("idempotency-key", "").strip():
-        kept = await app.store.history.get(request.user, turn.user_message_id)
+        kept = await app.store.messages.get(request.user, turn.user_message_id)
         if (kept.content or "") != (content or ""):
             raise HttpError(409, "idempotency.other_question", kind="conflict")
 

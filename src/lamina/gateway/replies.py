@@ -9,7 +9,8 @@ from typing import Any
 
 from lamina.errors import LaminaError, NotFoundError, ProviderError, StoreDamagedError
 from lamina.gateway.http import ErrorForm, HttpError, Reply, not_found
-from lamina.text.slices import MAX_LOOP_SIZE, json_pieces, size_of
+from lamina.text.json import json_pieces, size_of
+from lamina.text.unicode import MAX_LOOP_SIZE
 
 Headers = list[tuple[bytes, bytes]]
 POLICY = (

@@ -32,7 +32,7 @@ def system_routes(gateway: "Gateway") -> Sequence[Route]:
     async def health(app: App, request: Request) -> Reply:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await app.store.overview.version()
+                await app.store.admin.version()
         except StoreDamagedError:
             raise
         except (LaminaError, TimeoutError):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from lamina.memory.frames import Frame, frame_of
 from lamina.memory.sentences import CJK, fold, is_chinese, listed
-from lamina.memory.when import numeral
+from lamina.text.terms import numeral
 from lamina.types import Fact
 
 Action = Literal["add", "skip", "supersede"]

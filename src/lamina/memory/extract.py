@@ -5,7 +5,6 @@ came out of memory and nothing that holds a secret. It stores nothing; `likeness
 """
 
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from datetime import date
@@ -13,6 +12,7 @@ from typing import Any, cast, get_args
 
 from lamina.errors import MemoryFormError, format_value
 from lamina.memory.dedupe import canon, same_fact
+from lamina.memory.frames import the_day
 from lamina.memory.secrets import has_secret
 from lamina.memory.sentences import (
     GAP,
@@ -25,10 +25,10 @@ from lamina.memory.sentences import (
     split_clauses,
     split_sentences,
 )
-from lamina.memory.when import the_day
 from lamina.memory.worth import Worth, is_question, is_supposed, worth
+from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Value
-from lamina.text.unicode import hidden_characters
+from lamina.text.unicode import hidden_characters, is_unicode
 from lamina.types import Fact, FactKind, Message
 
 MAX_FACTS = 20
@@ -243,11 +243,10 @@ def _read_items(reply: str) -> list[Any]:
     if len(reply) > MAX_REPLY:
         raise _unusable("memory.answer_too_long", size=len(reply), limit=MAX_REPLY)
     try:
-        value: Any = json.loads(reply, parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
-    except MemoryFormError:
-        raise
+        value: Any = read_strict_json(reply)
     except (ValueError, RecursionError) as error:
-        raise _unusable("memory.answer_not_json", problem=str(error), value=format_value(reply)) from error
+        problem = error.phrase if isinstance(error, AmbiguousJsonError) else str(error)
+        raise _unusable("memory.answer_not_json", problem=problem, value=format_value(reply)) from error
     if not isinstance(value, dict) or set(cast(dict[str, Any], value)) != {"facts"}:
         raise _unusable("memory.answer_not_facts", value=format_value(cast(object, value)))
     items: Any = cast(dict[str, Any], value)["facts"]
@@ -259,16 +258,6 @@ def _read_items(reply: str) -> list[Any]:
     return found
 
 
-def _refuse_constant(name: str) -> float:
-    raise _unusable("memory.answer_has_constant", value=name)
-
-
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise _unusable("memory.answer_doubles_key")
-    return dict(pairs)
-
-
 def _read_fact(item: Any, where: str) -> Fact:
     if not isinstance(item, dict) or set(cast(dict[str, Any], item)) != {"text", "kind", "importance", "date"}:
         raise _unusable("memory.fact_has_other_fields", where=where, value=format_value(cast(object, item)))
@@ -278,7 +267,7 @@ def _read_fact(item: Any, where: str) -> Fact:
         raise _unusable(
             "memory.fact_not_one_line", where=where, limit=MAX_SENTENCE, value=format_value(cast(object, text))
         )
-    if re.search("[\ud800-\udfff]", text):
+    if not is_unicode(text):
         raise _unusable("memory.fact_has_half_character", where=where, value=format_value(text))
     if kind not in KINDS:
         raise _unusable("memory.fact_of_unknown_kind", where=where, known=KINDS, value=format_value(kind))

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lamina.errors import EmbedderError
-from lamina.memory.fusion import Query, passages
-from lamina.memory.ranking import Entry, Floats, Hit, Index, index_row
-from lamina.memory.service import day_of
-from lamina.ports import Embedder, MemoryRows
+from lamina.memory.index import Entry, Floats, Hit, Index, index_row
+from lamina.memory.ranking import Query, passages
+from lamina.ports import Embedder
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
+from lamina.store.memories import Memories
+from lamina.text.dates import day_of
 
 MAX_ROWS = 200_000
 """Rows held in memory over all owners, about two kilobytes each; the owners who spoke longest ago make room."""
@@ -44,7 +45,7 @@ class _Known:
 class Recall:
     """Finds memories of one owner at a time, by words, meaning and days."""
 
-    def __init__(self, rows: MemoryRows, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, rows: Memories, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
         self._rows, self._embedder, self._max_rows = rows, embedder, max_rows
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._working: set[asyncio.Task[Any]] = set()

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lamina.apart import run_apart
-from lamina.assembly.history import closed, together, whole
+from lamina.assembly.history import closed, together
 from lamina.errors import LayerError, LeaseError, format_value
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
@@ -26,10 +26,18 @@ from lamina.memory.extract import (
 )
 from lamina.memory.sentences import MAX_TEXT
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
-from lamina.ports import Complete, Finder, Found, MemoryRows, Store
+from lamina.ports import Complete
 from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
+from lamina.store.memories import Memories
+from lamina.store.store import Store
+from lamina.text.dates import day_of
 from lamina.text.messages import NOTHING, Phrase
+from lamina.text.unicode import join_surrogates
 from lamina.types import Fact, FactKind, Layer
+
+if TYPE_CHECKING:  # numpy is an extra, and without an index nothing needs it
+    from lamina.memory.index import Hit
+    from lamina.memory.recall import Recall
 
 Clock = Callable[[], float]
 
@@ -75,14 +83,20 @@ def _searched(words: str) -> str:
 def _read_part(rows: Sequence[StoredMessage], role: str) -> str:
     """What the user or the assistant said in a turn; more than nobody types is cut off, and still too long to type."""
     said = "\n".join(row.text for row in rows if row.role == role)
-    return whole(said[: MAX_TEXT + 1]).replace("\0", " ")
+    return join_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
 
 class MemoryService:
     """The memory of one owner."""
 
     def __init__(
-        self, store: Store, recall: Finder, owner: str, *, complete: Complete | None = None, clock: Clock
+        self,
+        store: Store,
+        recall: "Recall | WithoutIndex",
+        owner: str,
+        *,
+        complete: Complete | None = None,
+        clock: Clock,
     ) -> None:
         self.owner = owner
         self._store, self._recall, self._complete, self._clock = store, recall, complete, clock
@@ -156,7 +170,7 @@ class MemoryService:
         raise LeaseError("memory.facts_kept_going")
 
     async def _summary(self, session_id: str) -> tuple[str, int, str]:
-        rows = await self._store.history.messages(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
+        rows = await self._store.messages.list(self.owner, session_id, limit=SUMMARY_MESSAGES, newest=True)
         gone = set(await self._store.memories.forgotten_turns(self.owner))
         learnt = await self._store.memories.of_session(self.owner, session_id)
         places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
@@ -259,7 +273,7 @@ class MemoryService:
         return await self._store.profile.get(self.owner)
 
     async def _rows_of(self, turn: TurnRecord) -> Sequence[StoredMessage]:
-        return await self._store.history.messages(
+        return await self._store.messages.list(
             self.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
 
@@ -269,7 +283,7 @@ class MemoryService:
         rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
         # a row is layer, …, decision, reason, hash of the tile: see assembly/trace.py
         hashes = list(dict.fromkeys(row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"))
-        texts: Mapping[str, str] = await self._store.history.texts(self.owner, hashes) if hashes else {}
+        texts: Mapping[str, str] = await self._store.messages.texts(self.owner, hashes) if hashes else {}
         return [told for name in hashes if name in texts for told in _told(texts[name])]
 
     async def _changes(self, facts: Sequence[Fact]) -> Sequence[Change]:
@@ -299,12 +313,12 @@ class MemoryService:
 class WithoutIndex:
     """Keeps facts and finds none: where memory is switched off, nothing is looked for and no index is needed."""
 
-    def __init__(self, rows: MemoryRows) -> None:
+    def __init__(self, rows: Memories) -> None:
         self._rows = rows
 
     async def search(
         self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
-    ) -> Sequence[Found]:
+    ) -> "Sequence[Hit]":
         return ()
 
     async def add(
@@ -325,10 +339,6 @@ class WithoutIndex:
 
 def summary_job(session_id: str, key: str = "") -> NewJob:
     return NewJob(SUMMARY, {"session_id": session_id}, key=key)
-
-
-def day_of(stamp: float) -> date:
-    return datetime.fromtimestamp(stamp, UTC).date()
 
 
 def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:

@@ -22,6 +22,7 @@ from lamina.memory.sentences import (
     without_tags,
 )
 from lamina.memory.worth import is_question, worth
+from lamina.text.unicode import is_unicode
 from lamina.types import AnyMessage, Lang, Message
 
 Form = Literal["session", "compaction"]
@@ -415,7 +416,7 @@ def summary_from_reply(reply: str, limit: int) -> str:
         raise MemoryFormError("memory.summary_empty", hint=hint)
     if len(text) > 4 * max(limit, 1):
         raise MemoryFormError("memory.summary_too_long", hint=hint, size=len(text), limit=limit)
-    if re.search(r"</?(?:data|layer)-[a-z0-9]|</?system_hint|^```|[\ud800-\udfff]", text):
+    if not is_unicode(text) or re.search(r"</?(?:data|layer)-[a-z0-9]|</?system_hint|^```", text):
         raise MemoryFormError("memory.summary_has_marks", hint=hint, text=format_value(text))
     kept = [line for line in text.split("\n") if not has_secret(line)]
     text = "\n".join(kept).strip()

@@ -10,9 +10,11 @@ from typing import Any
 
 from lamina.errors import LaminaError, LayerError, NotFoundError, format_value
 from lamina.memory.service import MemoryService, collected_layers, memory_layers, summary_layers
-from lamina.ports import HistoryRows, ProfileRows, Source, TemplateRows
+from lamina.ports import Source
 from lamina.prompts.templates import Missing, scenario_layers, scenario_rank, supports
 from lamina.records import Template, Turn
+from lamina.store.messages import Messages
+from lamina.store.templates import Profile, Templates
 from lamina.types import LAYERS, Layer, Trust
 
 SHARED = "@operator"
@@ -45,7 +47,7 @@ class ScenarioSource:
 
     name, optional = "scenario", False
 
-    def __init__(self, templates: TemplateRows, profile: ProfileRows, *, missing: Missing = "error") -> None:
+    def __init__(self, templates: Templates, profile: Profile, *, missing: Missing = "error") -> None:
         self._templates, self._profile = templates, profile
         self._missing: Missing = missing
 
@@ -85,7 +87,7 @@ class ChosenSource:
 
     name, optional = "skill", True
 
-    def __init__(self, templates: TemplateRows) -> None:
+    def __init__(self, templates: Templates) -> None:
         self._templates = templates
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -104,7 +106,7 @@ class SessionSource:
 
     name, optional = "session", False
 
-    def __init__(self, profile: ProfileRows) -> None:
+    def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -120,7 +122,7 @@ class MemorySource:
 
     name, optional = "memory", True
 
-    def __init__(self, services: Services, history: HistoryRows, *, top_n: int) -> None:
+    def __init__(self, services: Services, history: Messages, *, top_n: int) -> None:
         self._services, self._history, self._top_n = services, history, top_n
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -133,7 +135,7 @@ class MemorySource:
         if turn.given.history is not None:
             newest = turn.given.history[-AROUND:]
             return [str(one["content"]) for one in newest if one["role"] != "tool" and isinstance(one["content"], str)]
-        around = await self._history.messages(
+        around = await self._history.list(
             turn.owner, turn.session.session_id, before=turn.before, limit=AROUND, newest=True
         )
         return [row.text for row in around if row.role in ("user", "assistant") and row.text]
@@ -144,7 +146,7 @@ class CollectedSource:
 
     name, optional = "collected", True
 
-    def __init__(self, history: HistoryRows, *, limit: int) -> None:
+    def __init__(self, history: Messages, *, limit: int) -> None:
         self._history, self._limit = history, limit
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
@@ -168,7 +170,7 @@ class SummarySource:
 
 
 def chat_sources(
-    templates: TemplateRows, profile: ProfileRows, history: HistoryRows, services: Services, *,
+    templates: Templates, profile: Profile, history: Messages, services: Services, *,
     missing: Missing, memories: int, collected: int, summaries: int,
 ) -> list[Source]:  # fmt: skip
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""

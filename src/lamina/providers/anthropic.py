@@ -1,41 +1,30 @@
-"""Anthropic's Messages API. The context is encoded in its grammar by the function that is handed in.
+"""Anthropic's Messages API.
 
-Thoughts and pings are passed over; a call's input is put together from its pieces; tokens read from and written to the
+Reasoning and pings are passed over; a call's input is put together from its pieces; tokens read from and written to the
 cache are counted as part of the prompt, as every other provider counts them.
 """
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lamina.errors import BrokenStreamError
-from lamina.ports import Encode
-from lamina.providers.answers import events
-from lamina.providers.forms import (
+from lamina.providers.http import HostedProvider
+from lamina.providers.reader import (
     ASK_AGAIN,
     CHECK_ADDRESS,
-    MAX_CALLS,
+    AnswerReader,
     PartialCall,
-    TextJoiner,
-    check_context,
-    count,
-    end_answer,
-    mapping,
-    parse_object,
-    reported_error,
-    request_body,
-    sequence,
-    too_many_calls,
-    word,
+    as_object,
+    count_or_zero,
+    read_reported_error,
+    text_or_empty,
 )
-from lamina.providers.http import Client, Deadlines, Retries
 from lamina.providers.sse import ServerEvent
-from lamina.types import Context, Done, DoneReason, Event, Grammar, Key, Text, ToolCallEvent, Usage
+from lamina.types import DoneReason, Event, Grammar, Text, Usage
 
-ADDRESS = "https://api.anthropic.com/v1"
-VERSION = "2023-06-01"
 MAX_TOKENS = 4_096
-"""The API wants a limit; this one is sent when the caller gives none."""
+"""The API requires a limit; this one is sent when the caller gives none."""
 _REASONS: dict[str, DoneReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -44,161 +33,127 @@ _REASONS: dict[str, DoneReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+_TOOL_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
-_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-
-
-class AnthropicProvider:
-    """`POST {base_url}/messages`. `extra` is added to each request; None there takes one of ours away."""
-
-    name = "anthropic"
-    grammar: Grammar = "anthropic"
-
-    def __init__(
-        self, model: str, *, encode: Encode, key: Key | None = None, base_url: str = ADDRESS,
-        window: int | None = None, stream: bool = True, extra: Mapping[str, Any] | None = None,
-        deadlines: Deadlines | None = None, retries: Retries | None = None, trust_environment: bool = False,
-    ) -> None:  # fmt: skip
-        self.model, self.window = model, window
-        self._encode, self._stream, self._extra = encode, stream, dict(extra or {})
-        self._client = Client(
-            base_url, key=key, key_header="x-api-key", key_form="{}", headers={"anthropic-version": VERSION},
-            deadlines=deadlines, retries=retries, trust_environment=trust_environment,
-        )  # fmt: skip
-
-    def stream(
-        self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[Event]:
-        receipt = self._encode(check_context(context), "anthropic")
-        more = {
-            **translate_options(options or {}),
-            "model": (options or {}).get("model", self.model),
-            "max_tokens": max_tokens or MAX_TOKENS,
-            "stream": self._stream,
-        }
-        body = request_body(receipt, "anthropic", {**more, **self._extra})
-        return events(self._client, "/messages", body, MessageReader(self._client.host), stream=self._stream)
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    def __repr__(self) -> str:
-        return f"AnthropicProvider({self.model!r} at {self._client.host})"
-
-
-def provider(
-    model: str, *, encode: Encode, key: Key | None, window: int | None, base_url: str = ADDRESS
-) -> AnthropicProvider:
-    return AnthropicProvider(model, encode=encode, key=key, window=window, base_url=base_url)
-
-
-def translate_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A caller's wishes, given in OpenAI's words, as far as this API has words for them."""
-    found: dict[str, Any] = {name: options[name] for name in ("temperature", "top_p") if name in options}
-    if stop := options.get("stop"):
-        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    choice: Any = options.get("tool_choice")
-    if isinstance(choice, str) and choice in _CHOICES:
-        found["tool_choice"] = {"type": _CHOICES[choice]}
-    elif isinstance(choice, dict):
-        found["tool_choice"] = {"type": "tool", "name": mapping(choice, "").get("function", {}).get("name", "")}
-    if options.get("parallel_tool_calls") is False:
-        found["tool_choice"] = {**found.get("tool_choice", {"type": "auto"}), "disable_parallel_tool_use": True}
-    return found
-
-
-class MessageReader:
+class MessageReader(AnswerReader):
     """One answer, from events or whole."""
 
     def __init__(self, host: str) -> None:
-        self.finished = self.ended = False
-        self._host = host
-        self._text = TextJoiner()
-        self._calls: dict[int, PartialCall] = {}
-        self._given: dict[int, Any] = {}
-        self._reason: DoneReason = "other"
+        super().__init__(host)
+        self.reason = "other"
+        self._by_index: dict[int, PartialCall] = {}
         self._counts: dict[str, int] = {}
 
     def read(self, event: ServerEvent) -> Iterator[Text]:
         if not event.data.strip():
             return
-        value = parse_object(event.data, self._host)
+        value = self.parse(event.data)
         match value.get("type") or event.kind:
             case "message_start":
-                self._count(mapping(value.get("message"), self._host).get("usage"))
+                self._read_counts(self.as_object(value.get("message")).get("usage"))
             case "content_block_start":
-                yield from self._block(self._index(value), mapping(value.get("content_block"), self._host))
+                yield from self._read_block(self._read_index(value), self.as_object(value.get("content_block")))
             case "content_block_delta":
-                yield from self._delta(self._index(value), mapping(value.get("delta"), self._host))
+                yield from self._read_delta(self._read_index(value), self.as_object(value.get("delta")))
             case "message_delta":
-                self._count(value.get("usage"))
-                self._stop(mapping(value.get("delta"), self._host).get("stop_reason"))
+                self._read_counts(value.get("usage"))
+                self._read_reason(self.as_object(value.get("delta")).get("stop_reason"))
             case "message_stop":
                 self.finished = self.ended = True
             case "error":
-                raise reported_error(value.get("error"), self._host)
+                raise read_reported_error(value.get("error"), self.host)
             case _:  # ping, content_block_stop, and what may come with later versions
                 pass
 
     def read_whole(self, value: dict[str, Any]) -> Iterator[Text]:
         if value.get("error"):
-            raise reported_error(value["error"], self._host)
+            raise read_reported_error(value["error"], self.host)
         if value.get("type") != "message":
-            raise BrokenStreamError("provider.not_an_answer", host=self._host, hint=CHECK_ADDRESS)
-        self._count(value.get("usage"))
-        for index, block in enumerate(sequence(value.get("content"), self._host)):
-            yield from self._block(index, mapping(block, self._host))
-        self._stop(value.get("stop_reason"))
+            raise BrokenStreamError("provider.not_an_answer", host=self.host, hint=CHECK_ADDRESS)
+        self._read_counts(value.get("usage"))
+        for index, block in enumerate(self.as_list(value.get("content"))):
+            yield from self._read_block(index, self.as_object(block))
+        self._read_reason(value.get("stop_reason"))
 
-    def last(self) -> Iterator[Text | ToolCallEvent | Usage | Done]:
-        yield from self._text.end()
-        for index, given in self._given.items():
-            if not self._calls[index].pieces:
-                self._calls[index].pieces = [json.dumps(given, ensure_ascii=False)]
-        calls = [self._calls[index] for index in sorted(self._calls)]
-        yield from end_answer(calls, self._reason, self._usage(), self._host)
+    def finish(self) -> Iterator[Event]:
+        self.calls = [self._by_index[index] for index in sorted(self._by_index)]
+        if self._counts:
+            cached = self._counts.get("cache_read_input_tokens", 0)
+            written = self._counts.get("cache_creation_input_tokens", 0)
+            prompt = self._counts.get("input_tokens", 0) + cached + written
+            self.usage = Usage(prompt, cached, self._counts.get("output_tokens", 0))
+        yield from super().finish()
 
-    def _index(self, value: dict[str, Any]) -> int:
+    def _read_index(self, value: dict[str, Any]) -> int:
         index = value.get("index")
         if not isinstance(index, int):
-            raise BrokenStreamError("provider.piece_without_index", host=self._host, hint=ASK_AGAIN)
+            raise BrokenStreamError("provider.piece_without_index", host=self.host, hint=ASK_AGAIN)
         return index
 
-    def _block(self, index: int, block: dict[str, Any]) -> Iterator[Text]:
+    def _read_block(self, index: int, block: dict[str, Any]) -> Iterator[Text]:
         if block.get("type") == "text":
-            yield from self._text.take(block.get("text"), self._host)
+            yield from self.take_text(block.get("text"))
         elif block.get("type") == "tool_use":
-            if len(self._calls) >= MAX_CALLS:
-                raise too_many_calls(self._host)
-            self._calls[index] = PartialCall(word(block.get("id")), word(block.get("name")))
+            call = self._by_index[index] = self.add_call(
+                text_or_empty(block.get("id")), text_or_empty(block.get("name"))
+            )
             if block.get("input"):
-                self._given[index] = block["input"]
+                call.given = json.dumps(block["input"], ensure_ascii=False)
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> Iterator[Text]:
+    def _read_delta(self, index: int, delta: dict[str, Any]) -> Iterator[Text]:
         if delta.get("type") == "text_delta":
-            yield from self._text.take(delta.get("text"), self._host)
+            yield from self.take_text(delta.get("text"))
         elif delta.get("type") == "input_json_delta":
-            piece, call = delta.get("partial_json"), self._calls.get(index)
+            piece, call = delta.get("partial_json"), self._by_index.get(index)
             if call is None or not isinstance(piece, str):
-                raise BrokenStreamError("provider.input_without_call", host=self._host, hint=ASK_AGAIN)
+                raise BrokenStreamError("provider.input_without_call", host=self.host, hint=ASK_AGAIN)
             call.pieces.append(piece)
 
-    def _stop(self, reason: Any) -> None:
+    def _read_reason(self, reason: Any) -> None:
         if reason:
-            self._reason = _REASONS.get(word(reason), "other")
+            self.reason = _REASONS.get(text_or_empty(reason), "other")
             self.finished = True
 
-    def _count(self, usage: Any) -> None:
+    def _read_counts(self, usage: Any) -> None:
         """Later counts replace earlier ones: they are totals."""
-        for name, value in mapping(usage, self._host).items():
+        for name, value in self.as_object(usage).items():
             if isinstance(value, int):
-                self._counts[name] = count(value)
+                self._counts[name] = count_or_zero(value)
 
-    def _usage(self) -> Usage | None:
-        if not self._counts:
-            return None
-        cached = self._counts.get("cache_read_input_tokens", 0)
-        written = self._counts.get("cache_creation_input_tokens", 0)
-        prompt = self._counts.get("input_tokens", 0) + cached + written
-        return Usage(prompt, cached, self._counts.get("output_tokens", 0))
+
+class AnthropicProvider(HostedProvider):
+    """`POST {base_url}/messages`."""
+
+    name = "anthropic"
+    grammar: Grammar = "anthropic"
+    address = "https://api.anthropic.com/v1"
+    key_header, key_form = "x-api-key", "{}"
+    headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
+    reader = MessageReader
+
+    def build_request(self, max_tokens: int | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        fields = translate_options(options) | {
+            "model": options.get("model", self.model),
+            "max_tokens": max_tokens or MAX_TOKENS,
+            "stream": self.streams,
+        }
+        return "/messages", fields
+
+
+def translate_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A caller's options, given in OpenAI's terms, as far as this API has them."""
+    found: dict[str, Any] = {name: options[name] for name in ("temperature", "top_p") if name in options}
+    if stop := options.get("stop"):
+        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    choice: Any = options.get("tool_choice")
+    if isinstance(choice, str) and choice in _TOOL_CHOICES:
+        found["tool_choice"] = {"type": _TOOL_CHOICES[choice]}
+    elif isinstance(choice, dict):
+        found["tool_choice"] = {"type": "tool", "name": as_object(choice, "").get("function", {}).get("name", "")}
+    if options.get("parallel_tool_calls") is False:
+        found["tool_choice"] = {**found.get("tool_choice", {"type": "auto"}), "disable_parallel_tool_use": True}
+    return found
+
+
+provider = AnthropicProvider

@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from lamina.errors import ConnectError, InputError, SettingsError, format_value
-from lamina.providers.forms import check_context
 from lamina.providers.http import Deadlines
 from lamina.providers.openai import OpenAIProvider
+from lamina.providers.reader import check_context
 from lamina.text.messages import Phrase
 from lamina.types import Context, Event, Grammar, Key
 

@@ -22,7 +22,7 @@ from lamina.errors import (
     StalledError,
     format_value,
 )
-from lamina.providers.forms import ASK_AGAIN, WAIT_A_LITTLE, PartialCall, check_context, finish_call
+from lamina.providers.reader import ASK_AGAIN, WAIT_A_LITTLE, PartialCall, check_context, finish_call
 from lamina.text.messages import Phrase
 from lamina.types import Context, Done, DoneReason, Event, Grammar, Text, ToolCallEvent, Usage
 

@@ -10,107 +10,41 @@ import ctypes
 import os
 import resource
 import time
-from errno import EACCES, ENOSYS, EPERM
 
-from lamina.sandbox.kernel import (
-    CLONE3,
-    DEVICES,
-    FILE_CAPABILITIES,
-    INET,
-    INET6,
-    IOCTL_DEV,
-    MACHINES,
-    MAKE_DEVICES,
-    MNT_DETACH,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    NETLINK,
-    NEW_IPC,
-    NEW_MOUNTS,
-    NEW_NETWORK,
-    NEW_PIDS,
-    NEW_USERS,
-    OLD_ROOT,
-    PAIRED_SOCKETS,
+from lamina.sandbox.confinement import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
-    PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
-    PROCESS_OR_GROUP,
-    READ_DIR,
-    READ_FILE,
-    READ_RIGHTS,
-    SCOPE_ALL,
-    TCP_ALL,
-    TRUNCATE,
-    UNIX,
-    WRITE_FILE,
+    Policy,
     UnavailableError,
-    add_rule,
-    bind,
-    checked,
-    drop_capabilities,
+    confine_command,
     enter_namespaces,
-    filter_calls,
-    hide,
-    landlock_version,
-    libc,
-    make_devices,
-    make_rules,
-    mount,
-    restrict,
-    set_mount_flags,
+    make_root,
+    scope_signals,
+    set_process_option,
     start_loopback,
 )
-from lamina.sandbox.processes import Watch, account_threads, descendants, others_here, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterable
-
-    from lamina.sandbox.kernel import Guard
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 else:  # the module `signal` takes five milliseconds to make its enumerations
     import _signal as signal
 
-PROC_FILES = tuple(
-    f"/proc/{name}"
-    for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "self", "stat", "uptime", "version", "vmstat")
-)
-"""What Landlock alone leaves of /proc: nothing about other processes; `self` is the shell that is started."""
 CHECK_INTERVAL_S, MAX_CHECK_INTERVAL_S = 0.1, 1.0
 CHECK_SHARE = 20
 """The time between two looks at the family is so many times the processor time of a look, within these bounds."""
 GRACE_SECONDS = 0.3
 """Between the request to end and the end."""
 END_SECONDS = 3.0
-
-
-class Policy:
-    """What the arguments say: `name=value` each, up to `--` and the command."""
-
-    def __init__(self, words: "list[str]") -> None:
-        split = words.index("--")
-        self.command = words[split + 1 :]
-        values: dict[str, list[str]] = {}
-        for word in words[:split]:
-            name, _, value = word.partition("=")
-            values.setdefault(name, []).append(value)
-        self.mode, self.folder, self.private = values["mode"][0], values["folder"][0], values["private"][0]
-        self.parent = int(values["parent"][0])
-        self.network, self.changes = values["network"][0] == "on", values["changes"][0] == "on"
-        self.readable, self.writable = values.get("read", []), values.get("write", [])
-        self.hidden = values.get("hide", [])
-        self.limits = {name: int(value) for name, value in (each.split(":") for each in values.get("limit", []))}
-        if os.uname().machine not in MACHINES:
-            raise UnavailableError(f"the machine {os.uname().machine} is not known")
-        self.machine = MACHINES[os.uname().machine]
-        self.landlock = landlock_version()
+KB = 1024
+PAGE_KB = os.sysconf("SC_PAGE_SIZE") // KB
+HELD_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
+"""What status says of memory that is not a file's: a process's own pages, those it may share, those swapped out."""
+SHARE_OF_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+"""The same with each shared page divided among those that share it; it takes longer to find out."""
+SHARED_MAPPINGS = (b"/dev/zero", b"/memfd:", b"/SYSV")
 
 
 def main(words: "list[str]") -> None:
@@ -139,49 +73,46 @@ def main(words: "list[str]") -> None:
 
 def blank_arguments() -> None:
     """The command may read how the first process of its namespace was called: it has no use for paths outside."""
-    fields = stat_of(os.getpid())
+    fields = read_stat(os.getpid())
     start, end = int(fields[45]), int(fields[46])
     ctypes.memset(start, 0, end - start)
 
 
 def end_with_parent(parent: int, number: int) -> None:
     """When the process that started us is killed, we get this signal."""
-    libc().prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    set_process_option(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
-
-
-# Namespaces
 
 
 def start_in_namespaces(policy: Policy, say: "Callable[[str], None]") -> None:
     """A process that is the first of its own process namespace: what it started ends with it, by the system."""
     raise_oom_score()
-    enter_namespaces(NEW_USERS | NEW_MOUNTS | NEW_IPC | NEW_PIDS | (0 if policy.network else NEW_NETWORK))
+    enter_namespaces(policy)
     gone, held = os.pipe()
     first = os.fork()
     if first:
         os.close(held)
-        wait_for(first)
+        wait_for_child(first)
         os._exit(0)
     os.close(gone)
     try:
-        libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.write(held, b".")  # fails with SIGPIPE or an error when the parent has gone in the meantime
         os.close(held)
         make_root(policy)
         if not policy.network:
             start_loopback()
         os.chdir(policy.folder)
-        child = start(policy, say)
-        libc().prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-        supervise(child, policy, say, others_here, send_to_all)
+        child = start_command(policy, say)
+        set_process_option(PR_SET_DUMPABLE, 0)
+        supervise(child, policy, say, list_namespace, send_to_all)
     except (UnavailableError, OSError) as error:
         say(f"unavailable {error}")
     os._exit(0)
 
 
-def wait_for(child: int) -> None:
+def wait_for_child(child: int) -> None:
     while True:
         signal.sigwait({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         if os.waitpid(child, os.WNOHANG)[0] == child:
@@ -194,160 +125,28 @@ def raise_oom_score() -> None:
         score.write("500")
 
 
-def make_root(policy: Policy) -> None:
-    """A root in memory that holds the named folders and nothing else; the old one is unmounted."""
-    mount("", "/", "", MS_REC | MS_PRIVATE)
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
-    os.mkdir(f"/tmp{OLD_ROOT}")
-    checked("pivot_root", libc().syscall(policy.machine["pivot_root"][0], b"/tmp", f"/tmp{OLD_ROOT}".encode()))
-    os.chdir("/")
-    os.makedirs(policy.private)
-    mount("tmpfs", policy.private, "tmpfs", MS_NOSUID | MS_NODEV, f"size={policy.limits['temporary']},mode=700")
-    if policy.private != "/tmp":
-        os.mkdir("/tmp")
-    os.mkdir("/proc")
-    mount("proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for path in sorted(policy.readable):
-        bind(path, MS_RDONLY | MS_NOSUID | MS_NODEV)
-    make_devices(policy.private)
-    for path in policy.writable:
-        bind(path, MS_NOSUID | MS_NODEV | (0 if policy.changes else MS_RDONLY))
-    for path in folders_to_hold(policy):
-        mount(path, path, "", MS_BIND | MS_REC)
-    for path in policy.hidden:
-        hide(path)
-    checked("umount", libc().umount2(OLD_ROOT.encode(), MNT_DETACH))
-    os.rmdir(OLD_ROOT)
-    if not os.path.lexists("/var/tmp"):
-        os.makedirs("/var", exist_ok=True)
-        os.symlink(policy.private, "/var/tmp")
-    set_mount_flags("/", MS_RDONLY, deep=False)
-
-
-def folders_to_hold(policy: Policy) -> "list[str]":
-    """The folders that lead to something hidden in a writable one. As mount points nobody can rename them, so that
-    their path hides the same thing from the next command too."""
-    held: dict[str, None] = {}
-    for path in filter(os.path.lexists, policy.hidden if policy.changes else ()):
-        for folder in policy.writable:
-            above = os.path.dirname(path)
-            while above.startswith(folder.rstrip("/") + "/"):
-                held[above] = None
-                above = os.path.dirname(above)
-    return sorted(path for path in held if os.path.realpath(path) == path)
-
-
-# Landlock alone
-
-
 def start_under_landlock(policy: Policy, say: "Callable[[str], None]") -> None:
     """Without a namespace of processes we adopt what loses its parent, so that the family stays below us."""
     if not policy.landlock:
         raise UnavailableError("this system has no Landlock")
     raise_oom_score()
-    libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    set_process_option(PR_SET_CHILD_SUBREAPER, 1)
     os.chdir(policy.folder)
     scoped = policy.landlock >= 6 and scope_signals(policy.parent)
-    child = start(policy, say)
-    libc().prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    supervise(child, policy, say, descendants, send_to_all if scoped else send_to_each)
+    child = start_command(policy, say)
+    set_process_option(PR_SET_DUMPABLE, 0)
+    supervise(child, policy, say, list_descendants, send_to_all if scoped else send_to_each)
     os._exit(0)
 
 
-def scope_signals(parent: int) -> bool:
-    """Let our own signals reach only what we start. False when our parent can still be reached: then it failed."""
-    checked("no_new_privs", libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    restrict(make_rules(0, 0, SCOPE_ALL, 24))
-    try:
-        os.kill(parent, 0)
-    except PermissionError:
-        return True
-    return False
-
-
-def send_to_all(number: int) -> None:
-    """To everything that we may send a signal to, at one moment, so that not even a fork bomb gets ahead. Only for the
-    first process of a namespace, and for one that Landlock lets reach nothing but its own descendants."""
-    os.kill(-1, number)
-
-
-def send_to_each(number: int) -> None:
-    """One by one: all are stopped before the first is ended, since what is stopped starts nothing more."""
-    stopped: set[int] = set()
-    while number == signal.SIGKILL and (new := set(descendants()) - stopped):
-        for each in new:
-            send_to_one(each, signal.SIGSTOP)
-        stopped |= new
-    for each in stopped or descendants():
-        send_to_one(each, number)
-
-
-def send_to_one(process: int, number: int) -> None:
-    try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        return
-
-
-def restrict_files(policy: Policy) -> None:
-    """What the rules do not name cannot be opened, made, removed, renamed or run."""
-    version = policy.landlock
-    every = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
-    network = TCP_ALL if policy.mode == "landlock" and not policy.network and version >= 4 else 0
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    rules = make_rules(every, network, SCOPE_ALL if version >= 6 else 0, size)
-
-    def allow(path: str, rights: int) -> None:
-        add_rule(rules, path, rights & every)
-
-    changing = every & ~MAKE_DEVICES
-    for name in DEVICES:
-        allow(f"/dev/{name}", READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV)
-    allow(policy.private, changing)
-    if policy.mode == "namespaces":
-        allow("/", READ_RIGHTS)
-        for path in policy.writable if policy.changes else ():
-            allow(path, changing)
-    else:
-        for path in PROC_FILES:
-            allow(path, READ_RIGHTS)
-        allowed = [(path, READ_RIGHTS) for path in policy.readable]
-        allowed += [(path, changing if policy.changes else READ_RIGHTS) for path in policy.writable]
-        for path, rights in allowed:
-            for part, whole in open_parts(path, policy.hidden):
-                allow(part, rights if whole else READ_DIR)
-    restrict(rules)
-
-
-def open_parts(path: str, hidden: "list[str]") -> "Iterable[tuple[str, bool]]":
-    """A folder without what is hidden in it: as a whole, or its entries one by one."""
-    if path in hidden:
-        return
-    if not any(each.startswith(path.rstrip("/") + "/") for each in hidden):
-        yield path, True
-        return
-    yield path, False
-    for name in os.listdir(path):
-        entry = os.path.join(path, name)
-        if not os.path.islink(entry):
-            yield from open_parts(entry, hidden)
-
-
-# The command
-
-
-def start(policy: Policy, say: "Callable[[str], None]") -> int:
+def start_command(policy: Policy, say: "Callable[[str], None]") -> int:
     child = os.fork()
     if child:
         return child
     try:
         os.setsid()
         set_limits(policy)
-        checked("no_new_privs", libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        if policy.landlock:
-            restrict_files(policy)
-        drop_capabilities(kept_capabilities(policy))
-        filter_calls(policy.machine, refused_calls(policy), guarded_calls(policy))
+        confine_command(policy)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -367,7 +166,7 @@ def set_limits(policy: Policy) -> None:
     if policy.mode == "namespaces":  # elsewhere all of the account's count; root is never held by it
         limits[resource.RLIMIT_NPROC] = policy.limits["processes"]
     elif os.geteuid():
-        limits[resource.RLIMIT_NPROC] = policy.limits["processes"] + account_threads()
+        limits[resource.RLIMIT_NPROC] = policy.limits["processes"] + count_account_threads()
     for kind, limit in limits.items():
         hard = resource.getrlimit(kind)[1]
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -375,49 +174,7 @@ def set_limits(policy: Policy) -> None:
     os.nice(5)
 
 
-def kept_capabilities(policy: Policy) -> "tuple[int, ...]":
-    """Of root's powers those over files stay, which its own folders may need; others never have any."""
-    powers = FILE_CAPABILITIES if policy.changes else FILE_CAPABILITIES[:1]
-    return () if os.geteuid() else powers
-
-
-def refused_calls(policy: Policy) -> "dict[int, int]":
-    """System calls that no command needs and that lead around the rest, each with its error."""
-    refused = dict.fromkeys(policy.machine["never"], EPERM) | {CLONE3: ENOSYS}
-    refused |= dict.fromkeys(policy.machine["uncounted"], ENOSYS)
-    if policy.mode == "landlock":
-        refused |= dict.fromkeys(policy.machine["common"], ENOSYS)
-        refused |= dict.fromkeys(policy.machine["truncate"] if policy.landlock < 3 else (), EACCES)
-        refused |= dict.fromkeys(() if policy.changes else policy.machine["metadata"], EPERM)
-    return refused
-
-
-def guarded_calls(policy: Policy) -> "dict[int, Guard]":
-    """System calls that are allowed with some arguments only. Without a namespace of processes a command could change
-    the limits and the priority of others, and with a limit end them: it may name only itself, which is 0."""
-    families = socket_families(policy)
-    guards: dict[int, Guard] = {policy.machine["socket"][0]: (EACCES, ((0, families),))}
-    if UNIX not in families:  # one of a pair of datagram sockets can still be pointed at another socket
-        guards[policy.machine["socketpair"][0]] = (EACCES, ((1, PAIRED_SOCKETS),))
-    if policy.mode == "landlock":
-        for number in policy.machine["by_process"]:
-            guards[number] = (EPERM, ((0, (0,)),))
-        for number, kinds in zip(policy.machine["by_kind"], PROCESS_OR_GROUP, strict=True):
-            guards[number] = (EPERM, ((0, kinds), (1, (0,))))
-    return guards
-
-
-def socket_families(policy: Policy) -> "tuple[int, ...]":
-    """A daemon's socket is a file, which neither Landlock nor a namespace closes: without the network no command has
-    sockets of that family. In a namespace the others lead nowhere."""
-    if not policy.changes:
-        return ()
-    if policy.network:
-        return (UNIX, INET, INET6, NETLINK) if policy.mode == "namespaces" else (INET, INET6, NETLINK)
-    return (INET, INET6, NETLINK) if policy.mode == "namespaces" else ()
-
-
-# Its family
+# Supervision
 
 
 def supervise(
@@ -431,31 +188,24 @@ def supervise(
         got = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}, pause)
         if got is not None and got.si_signo != signal.SIGCHLD:
             last = min(last, time.monotonic() + GRACE_SECONDS)
-            quietly(send, signal.SIGTERM)
+            send_quietly(send, signal.SIGTERM)
         code = reap(child)
         if code is None and time.monotonic() > last:
             code = -signal.SIGKILL
         if code is None and got is None:
             began = time.process_time()
-            exceeded = watch.exceeded(family())
+            exceeded = watch.find_exceeded_limit(family())
             pause = min(max(CHECK_INTERVAL_S, CHECK_SHARE * (time.process_time() - began)), MAX_CHECK_INTERVAL_S)
             if exceeded:
                 say(f"limit {exceeded}")
                 code = -signal.SIGKILL
     until = time.monotonic() + END_SECONDS
     while (alone := reap(-1)) is None and time.monotonic() < until:
-        quietly(send, signal.SIGKILL)
+        send_quietly(send, signal.SIGKILL)
         time.sleep(0.001)
     say(f"exit {code}")
     if alone is not None:
         say("alone ")
-
-
-def quietly(send: "Callable[[int], None]", number: int) -> None:
-    try:
-        send(number)
-    except ProcessLookupError:  # nobody is left to get it
-        return
 
 
 def reap(child: int) -> "int | None":
@@ -469,3 +219,173 @@ def reap(child: int) -> "int | None":
             return None
         if number == child:
             return os.waitstatus_to_exitcode(status)
+
+
+def send_to_all(number: int) -> None:
+    """To everything that we may send a signal to, at one moment, so that not even a fork bomb gets ahead. Only for the
+    first process of a namespace, and for one that Landlock lets reach nothing but its own descendants."""
+    os.kill(-1, number)
+
+
+def send_to_each(number: int) -> None:
+    """One by one: all are stopped before the first is ended, since what is stopped starts nothing more."""
+    stopped: set[int] = set()
+    while number == signal.SIGKILL and (new := set(list_descendants()) - stopped):
+        for each in new:
+            send_to_one(each, signal.SIGSTOP)
+        stopped |= new
+    for each in stopped or list_descendants():
+        send_to_one(each, number)
+
+
+def send_to_one(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def send_quietly(send: "Callable[[int], None]", number: int) -> None:
+    try:
+        send(number)
+    except ProcessLookupError:  # nobody is left to get it
+        return
+
+
+class Watch:
+    """Which limit a family is over, measured against what was there when it began."""
+
+    def __init__(self, limits: "Mapping[str, int]", folder: str, changes: bool) -> None:
+        self.limits, self.folder, self.changes = limits, folder, changes
+        self.free, self.shared_kb = self.free_bytes(), read_system_shared_kb()
+
+    def find_exceeded_limit(self, family: "list[int]") -> str:
+        """The limit and its size, for all of the family together; empty for none."""
+        most = self.limits["processes"]
+        if len(family) > most or sum(map(count_threads, family)) > most:
+            return f"processes {most}"
+        if self.is_over_memory(family):
+            return f"memory {self.limits['memory']}"
+        if self.changes and self.free - self.free_bytes() > self.limits["disk"]:
+            return f"disk {self.limits['disk']}"
+        return ""
+
+    def is_over_memory(self, family: "list[int]") -> bool:
+        most = self.limits["memory"] // KB
+        if sum(map(read_resident_kb, family)) > most and sum(map(read_private_kb, family)) > most:
+            return True
+        # A shared page that is unmapped again is kept as long as its mapping: only the whole system's sum has it.
+        return read_system_shared_kb() - self.shared_kb > most and sum_mapped_shared_kb(family) > most
+
+    def free_bytes(self) -> int:
+        known = os.statvfs(self.folder)
+        return known.f_bavail * known.f_frsize
+
+
+# Processes, as /proc shows them
+
+
+def list_namespace() -> "list[int]":
+    """All but the first process of this namespace."""
+    return [number for number in list_processes() if number != 1]
+
+
+def list_descendants() -> "list[int]":
+    """Of this process, found by their parents."""
+    children: dict[int, list[int]] = {}
+    for number in list_processes():
+        fields = read_stat(number)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(number)
+    found, waiting = list[int](), [os.getpid()]
+    while waiting:
+        more = children.get(waiting.pop(), [])
+        found += more
+        waiting += more
+    return found
+
+
+def count_account_threads() -> int:
+    """How many threads this account has now."""
+    count = 0
+    for number in list_processes():
+        try:
+            mine = os.stat(f"/proc/{number}").st_uid == os.geteuid()
+        except OSError:
+            continue
+        count += count_threads(number) if mine else 0
+    return count
+
+
+def list_processes() -> "list[int]":
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def count_threads(number: int) -> int:
+    fields = read_stat(number)
+    return int(fields[17]) if len(fields) > 17 else 0
+
+
+def read_stat(number: int) -> "list[bytes]":
+    """What follows the name, which may hold anything: the state, the parent, …"""
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def sum_kb(number: int, name: str, fields: "tuple[bytes, ...]") -> "int | None":
+    """The sum of these lines of a file about a process; None where the system does not tell."""
+    try:
+        with open(f"/proc/{number}/{name}", "rb") as file:
+            found = [int(line.split()[1]) for line in file if line.startswith(fields)]
+    except OSError:  # it has ended, or is closed to us
+        return None
+    return sum(found) if found else None
+
+
+def read_resident_kb(number: int) -> int:
+    """All that a process has in memory, files too: quickly found, and rarely too much."""
+    try:
+        with open(f"/proc/{number}/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_KB
+    except (OSError, IndexError):
+        return 0
+
+
+def read_private_kb(number: int) -> int:
+    """Without files, and with a part of what is shared, where the system tells."""
+    share = sum_kb(number, "smaps_rollup", SHARE_OF_MEMORY)
+    return share if share is not None else sum_kb(number, "status", HELD_MEMORY) or 0
+
+
+def read_system_shared_kb() -> int:
+    """Shared memory of the whole system."""
+    with open("/proc/meminfo", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Shmem:")), 0)
+
+
+def sum_mapped_shared_kb(family: "Iterable[int]") -> "int | float":
+    """How large the shared memory is that a family has mapped, each piece once; without bound where one process does
+    not let us see it."""
+    sizes: dict[bytes, int] = {}
+    try:
+        for number in family:
+            for piece, end in read_shared_mappings(number):
+                sizes[piece] = max(end, sizes.get(piece, 0))
+    except PermissionError:
+        return float("inf")
+    return sum(sizes.values()) // KB
+
+
+def read_shared_mappings(number: int) -> "Iterator[tuple[bytes, int]]":
+    try:
+        with open(f"/proc/{number}/maps", "rb") as file:
+            lines = [line.split(None, 5) for line in file if b"s " in line]
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return
+    for words in lines:
+        if len(words) == 6 and words[1].endswith(b"s") and words[5].startswith(SHARED_MAPPINGS):
+            start, _, end = words[0].partition(b"-")
+            yield words[4], int(words[2], 16) + int(end, 16) - int(start, 16)

@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
-from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, format_value, surrogate_error
+from lamina.errors import ABSENT, MessageError, NotFoundError, OwnerError, format_value
+from lamina.text.json import read_json, write_json
 from lamina.text.messages import Phrase
-from lamina.text.slices import read_json, utf8_size, write_json
+from lamina.text.unicode import check_unicode, utf8_size
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -181,10 +182,7 @@ def clean(text: str, where: str | Phrase, most: int | None = None) -> str:
         raise MessageError("text.too_long", where=where, count=len(text), most=most, value=format_value(text))
     if "\0" in text:
         raise MessageError("text.null_character", where=where, position=text.index("\0"))
-    try:
-        utf8_size(text)
-    except UnicodeEncodeError as error:
-        raise surrogate_error(text, error, where) from None
+    check_unicode(text, where)
     return text
 
 

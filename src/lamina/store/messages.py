@@ -13,8 +13,9 @@ from lamina.errors import LaminaError, MessageError, format_value
 from lamina.records import NOTE, MessageState, StoredMessage
 from lamina.store.database import Clock, Database, Row, Steps, count_on, dump, insert, load, marks, new_id, not_found
 from lamina.store.shapes import PLAIN, damaged_row, is_note, read_json_text, read_row
+from lamina.text.json import size_of
 from lamina.text.messages import Phrase
-from lamina.text.slices import size_of, utf8_size
+from lamina.text.unicode import is_unicode
 from lamina.types import AnyMessage, OutcomeState, ToolOutput
 
 MAX_COLLECTED, AT_ONCE = 1_000, 500
@@ -98,12 +99,7 @@ def write_content(content: object) -> tuple[str, str]:
 
 def _is_storable(text: str) -> bool:
     """Whether both databases hold this text: whole Unicode, without U+0000."""
-    if "\0" in text:
-        return False
-    try:
-        return utf8_size(text) >= 0
-    except UnicodeEncodeError:
-        return False
+    return "\0" not in text and is_unicode(text)
 
 
 def split_message(message: AnyMessage) -> tuple[str, str, str, str]:
@@ -363,12 +359,12 @@ def _collected_in(owner: str, sessions: Sequence[str]) -> Steps[set[tuple[str, i
     return found
 
 
-class History:
+class Messages:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
 
-    async def messages(
+    async def list(
         self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
         newest: bool = False,
     ) -> Sequence[StoredMessage]:  # fmt: skip

@@ -16,7 +16,7 @@ from lamina.records import MAX_PHASE_CHARACTERS
 from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, Row, clean, load
 from lamina.store.lock import RECOVERY
 from lamina.text.messages import Phrase
-from lamina.text.slices import SLICE_SIZE
+from lamina.text.unicode import SLICE_SIZE
 
 FIRST_TIME, LAST_TIME = -62_135_596_800, 253_402_300_799
 """The seconds of a calendar, from the year 1 to 9999."""

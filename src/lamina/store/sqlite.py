@@ -20,7 +20,7 @@ from lamina.store.database import Clock, DerivedTables, Dialect, IndexDamageErro
 from lamina.store.lock import CHECK_PATH, RECOVERY, RESTORE, StoreFile
 from lamina.store.transactions import FAILURES, READERS, ReadQueue, Stopwatch, Work, announce, drive, no_steps
 from lamina.text.messages import Phrase
-from lamina.text.slices import decode_text
+from lamina.text.unicode import decode_text
 
 T = TypeVar("T")
 

@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from os import PathLike, fspath
 
 from lamina.errors import StoreError, format_value
+from lamina.store.admin import Admin
 from lamina.store.database import Clock, Database
 from lamina.store.jobs import Jobs
 from lamina.store.keys import Keys
-from lamina.store.maintenance import Maintenance
 from lamina.store.memories import Memories
-from lamina.store.messages import History
-from lamina.store.overview import Overview
+from lamina.store.messages import Messages
 from lamina.store.search import Indexes
 from lamina.store.sessions import Sessions, Summaries
 from lamina.store.sqlite import open_sqlite
@@ -28,7 +27,7 @@ class Store:
         self.db = db
         self.sessions = Sessions(db, clock)
         self.turns = Turns(db, clock)
-        self.history = History(db, clock)
+        self.messages = Messages(db, clock)
         self.memories = Memories(db, clock)
         self.summaries = Summaries(db, clock)
         self.profile = Profile(db, clock)
@@ -36,8 +35,7 @@ class Store:
         self.jobs = Jobs(db, clock)
         self.keys = Keys(db, clock)
         self.indexes = Indexes(db, clock)
-        self.maintenance = Maintenance(db, clock, self.indexes)
-        self.overview = Overview(db, clock)
+        self.admin = Admin(db, clock, self.indexes)
 
     @property
     def commits(self) -> int:
@@ -76,7 +74,7 @@ async def open_store(where: str | PathLike[str], *, clock: Clock = time.time) ->
     try:
         store = Store(db, clock)
         if before == 1 and not store.alone:
-            await store.maintenance.reindex()  # version 2 brought message search
+            await store.admin.reindex()  # version 2 brought message search
         async with _keep_complete(store):
             yield store
     finally:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from lamina.errors import LaminaError
 from lamina.store.database import IndexDamageError, Make, OutOfTimeError, Row, Statement, Steps
 from lamina.store.schema import derived_group
-from lamina.text.slices import SLICE_SIZE, encode_text
+from lamina.text.unicode import SLICE_SIZE, encode_text
 
 T = TypeVar("T")
 

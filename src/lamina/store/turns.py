@@ -24,7 +24,7 @@ from lamina.store.messages import (
     text_in,
 )
 from lamina.store.shapes import RECEIPT, holds_all, read_row
-from lamina.text.slices import read_json
+from lamina.text.json import read_json
 from lamina.types import AnyMessage, text_hash
 
 COLUMNS = (

@@ -206,7 +206,7 @@ class ChatCommands:
             answer = turn.answer_message_id
         try:
             await self._app.collect(owner, answer, on)
-            stored = await self._app.store.history.get(owner, answer)
+            stored = await self._app.store.messages.get(owner, answer)
         except NotFoundError:  # deleted since, with its session
             return say(message.lang, "bot.unknown_answer")
         except MessageError:

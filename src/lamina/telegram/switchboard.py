@@ -139,7 +139,7 @@ class Switchboard:
                 if turn.state == "streaming":
                     late.add(turn_id)
                     continue
-                message = await self._app.store.history.get(owner, turn.answer_message_id)
+                message = await self._app.store.messages.get(owner, turn.answer_message_id)
                 ended = Ended(turn.state, Phrase.load(turn.error), Phrase.load(str(turn.usage.get("hint", ""))))
                 text = final_text(message.text, ended, lang, "interrupted")
                 sent = [await self._client.send(place, part) for part in split_text(text)]

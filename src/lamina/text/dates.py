@@ -6,12 +6,17 @@ handed in.
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from lamina.text.terms import numeral
 
 Span = tuple[date, date]
 """From the first day to the day after the last one."""
+
+
+def day_of(stamp: float) -> date:
+    """The day of a time stamp, in UTC."""
+    return datetime.fromtimestamp(stamp, UTC).date()
 
 
 def _numbered(text: str, first: int = 0) -> dict[str, int]:
@@ -135,11 +140,7 @@ def _named(year: str | None, month: int, day: str | None, at: date | None) -> Sp
 
 
 def _number(text: str) -> int:
-    if text.isdigit():
-        return int(text)
-    found = _COUNTS.get(text)
-    if found is None:
-        found = numeral(text)
+    found = _COUNTS.get(text, numeral(text))
     if found is None:
         raise ValueError(text)
     return found

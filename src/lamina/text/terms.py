@@ -150,7 +150,9 @@ def _plain(word: str) -> str:
 
 
 def numeral(text: str) -> int | None:
-    """A Chinese numeral as a number: 三千 → 3000, 二十三 → 23, 二〇二三 → 2023; None for what is none."""
+    """Digits or a Chinese numeral as a number: 三千 → 3000, 二十三 → 23, 二〇二三 → 2023; None for anything else."""
+    if text.isascii() and text.isdigit():
+        return int(text)
     if all(c in _DIGITS for c in text):
         return int("".join(str(_DIGITS[c]) for c in text)) if text else None
     total, section, digit = 0, 0, 0

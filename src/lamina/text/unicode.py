@@ -1,15 +1,24 @@
-"""Characters that the reader of a rules file does not see and the model does (fault P4).
+"""Text as UTF-8, halves of surrogate pairs, and characters that people do not see and models do (fault P4). Pure.
 
-Pure: text in, places out. Such a character is judged by its neighbours, because honest text needs many of them: joiners
-in Persian and Malayalam, marks of direction in Arabic and Hebrew, selectors behind emoji and ideographs. Among plain
-ASCII none of them is welcome, but for the soft hyphen inside a word.
+A hidden character is judged by its neighbours, because honest text needs many of them: joiners in Persian and
+Malayalam, marks of direction in Arabic and Hebrew, selectors behind emoji and ideographs. Among plain ASCII none of
+them is welcome, but for the soft hyphen inside a word.
 """
 
+import codecs
 import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+
+from lamina.errors import MessageError
+from lamina.text.messages import Phrase
+
+MAX_LOOP_SIZE = 65_536
+"""Characters or bytes that may be worked through in one go on the event loop."""
+SLICE_SIZE = 32_768
+"""Characters that one call may work through in a thread: the event loop waits for that several times a request."""
 
 HIDDEN = (
     "\x00-\x08\x0b\x0d-\x1f\x7f-\x9f"  # controls, but for tab, line feed and form feed
@@ -207,3 +216,74 @@ def _name(char: str) -> str:
 
 def _why(char: str) -> str:
     return next((why for kind, why in WHY if kind.match(char)), "hidden.useless")
+
+
+# UTF-8
+
+
+def slices(text: str, size: int = SLICE_SIZE) -> Iterator[str]:
+    """The text in pieces of at most so many characters."""
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+def encode_text(text: str) -> bytes:
+    """UTF-8; an error is that of `text.encode()`."""
+    if len(text) <= SLICE_SIZE:
+        return text.encode()
+    try:
+        return b"".join([piece.encode() for piece in slices(text)])
+    except UnicodeEncodeError:
+        return text.encode()  # it tells the place in the whole
+
+
+def utf8_size(text: str) -> int:
+    """How many bytes it has; an error is that of `text.encode()`."""
+    if text.isascii():
+        return len(text)
+    try:
+        return sum(len(piece.encode()) for piece in slices(text))
+    except UnicodeEncodeError:
+        return len(text.encode())  # the same
+
+
+def decode_text(data: bytes) -> str:
+    """What UTF-8 says."""
+    if len(data) <= SLICE_SIZE:
+        return data.decode()
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    pieces = [decoder.decode(data[at : at + SLICE_SIZE]) for at in range(0, len(data), SLICE_SIZE)]
+    return "".join([*pieces, decoder.decode(b"", True)])
+
+
+# Halves of surrogate pairs: JSON can write them and a cut stream may leave them, but UTF-8 has none.
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent and stored as UTF-8."""
+    try:
+        return utf8_size(text) >= 0
+    except UnicodeEncodeError:
+        return False
+
+
+def check_unicode(text: str, where: str | Phrase) -> None:
+    """Refuse text that cannot be sent as UTF-8."""
+    try:
+        utf8_size(text)
+    except UnicodeEncodeError as error:
+        raise surrogate_error(error, where) from None
+
+
+def surrogate_error(error: UnicodeEncodeError, where: str | Phrase) -> MessageError:
+    character = f"U+{ord(error.object[error.start]):04X}"
+    return MessageError("text.lone_surrogate", where=where, character=character, position=error.start)
+
+
+def join_surrogates(text: str) -> str:
+    """The two halves of a pair as one character; a half without its other half as a replacement character."""
+    return text if is_unicode(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def escape_surrogates(text: str) -> str:
+    """Each half of a pair written out, so that people see it."""
+    return text.encode("utf-8", "backslashreplace").decode()

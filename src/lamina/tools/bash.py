@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.errors import ToolError, format_value
-from lamina.sandbox.environment import shell_environment
-from lamina.sandbox.process import Ran
+from lamina.sandbox.process import Ran, shell_environment
 from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Confined, Sandbox, is_below
 from lamina.text.messages import Phrase
 from lamina.text.unicode import visible

@@ -8,14 +8,17 @@ import asyncio
 import copy
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lamina.apart import GRACE_S, CaughtError, in_thread
 from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
+from lamina.text.json import AmbiguousJsonError, read_strict_json
 from lamina.text.messages import Phrase, Value, join_clauses
 from lamina.text.schema import find_problems, kind_of
+from lamina.text.unicode import escape_surrogates
 from lamina.tools.registry import Tool
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -24,7 +27,7 @@ T = TypeVar("T")
 MAX_ERROR_CHARS = 2_000
 
 
-async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None) -> Outcome:
+async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | None, user_text: str = "") -> Outcome:
     tool = tools.get(call.name)
     if tool is None:
         code = "outcome.unknown_tool" if tools else "outcome.no_tools"
@@ -39,22 +42,22 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
     problems = find_problems(tool.parameters, arguments)
     if problems:
         return _failure("outcome.misfits", tool=tool.name, problems=join_clauses(problems))
-    refused = await _check(tool, call, arguments, ask)
+    refused = await _check(tool, call, arguments, ask, user_text)
     return refused or await _run(tool, tool.run, arguments)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
     """The arguments that a model wrote; nothing at all is an empty object. Raises ToolError for what is not JSON."""
     try:
-        value: Any = json.loads(text or "{}", parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        value: Any = read_strict_json(text or "{}")
         text.encode()
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ToolError("arguments.lone_surrogate", at=error.start) from None
     except RecursionError:
         raise ToolError("arguments.too_deep") from None
-    except ToolError:
-        raise
+    except AmbiguousJsonError as error:
+        raise ToolError("arguments.not_json", problem=error.phrase) from None
     except ValueError as error:
         raise ToolError("arguments.not_json", problem=str(error)) from None
     if not isinstance(value, dict):
@@ -62,19 +65,17 @@ def read_arguments(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _refuse_constant(word: str) -> float:
-    raise ToolError("arguments.constant", value=word)
+def names_host(user_text: str, host: str) -> bool:
+    """Whether a text has an address of this host. A bare name does not count: `main.py` is a file."""
+    bare = host.casefold().removeprefix("www.").rstrip(".")
+    return bool(bare) and bool(
+        re.search(rf"https?://(?:www\.)?{re.escape(bare)}(?![\w.@:-]*@|[\w-]|\.\w)", user_text.casefold())
+    )
 
 
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # parsers disagree on which one counts, and people are shown only one of them
-        names = [name for name, _ in pairs]
-        raise ToolError("arguments.doubled", name=format_value(next(name for name in names if names.count(name) > 1)))
-    return found
-
-
-async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None) -> Outcome | None:
+async def _check(
+    tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None, user_text: str
+) -> Outcome | None:
     """None when the call may run. What cannot be decided does not run."""
     if tool.check is None:
         return None
@@ -83,7 +84,7 @@ async def _check(tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask
         return decision
     if not isinstance(decision, Decision):
         return _failure("outcome.no_decision", tool=tool.name, value=format_value(decision))
-    if decision.verdict == "safe":
+    if decision.verdict == "safe" or (decision.verdict == "confirm" and names_host(user_text, decision.host)):
         return None
     reason = decision.explain()
     if decision.verdict != "confirm":
@@ -142,7 +143,7 @@ def _describe_error(tool: Tool, error: BaseException) -> Outcome:
         return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
     text: str | Phrase = Phrase("outcome.no_error_text")
     with CaughtError():  # the __str__ of somebody else's exception may fail too
-        text = _escape_surrogates(str(error))[:MAX_ERROR_CHARS]
+        text = escape_surrogates(str(error))[:MAX_ERROR_CHARS]
     return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
 
 
@@ -150,18 +151,13 @@ def _as_outcome(tool: Tool, value: object) -> Outcome:
     if value is None:
         return Outcome(Phrase("outcome.done", tool=tool.name).text())
     if isinstance(value, str):
-        return Outcome(_escape_surrogates(value))
+        return Outcome(escape_surrogates(value))
     try:
-        return Outcome(_escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+        return Outcome(escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
         return _failure("outcome.neither_text_nor_json", tool=tool.name, type=type(value).__name__, problem=str(error))
 
 
-def _escape_surrogates(text: str) -> str:
-    """Text that can be stored and sent: half of a surrogate pair becomes visible."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _failure(code: str, **values: Value) -> Outcome:
     """A call that did not work, in the language that models read."""
-    return Outcome(_escape_surrogates(Phrase(code, **values).text()), "failed")
+    return Outcome(escape_surrogates(Phrase(code, **values).text()), "failed")

@@ -19,7 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client, types
 from mcp.client.streamable_http import streamable_http_client
 
 from lamina.errors import ToolError, format_value
-from lamina.sandbox.environment import clean_environment
+from lamina.sandbox.process import clean_environment
 from lamina.text.messages import Phrase
 from lamina.text.unicode import ANY, visible
 from lamina.tools.registry import Tool

@@ -179,11 +179,14 @@ class ToolRegistry:
             raise ToolError("tool.no_such_mode", hint="tool.modes", mode=format_value(mode), known=MODES)
         return ToolRegistry(*(tool for tool in self if mode in tool.modes))
 
-    async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None) -> Outcome:
-        """Run what a model called. Whatever the model or the tool did wrong comes back as text for the model."""
+    async def call(self, call: ToolCallEvent, *, ask: "Ask | None" = None, user_text: str = "") -> Outcome:
+        """Run what a model called. Whatever the model or the tool did wrong comes back as text for the model.
+
+        `user_text` is what the user wrote: a host whose address is in it may be reached without asking.
+        """
         from lamina.tools.calls import run_call  # noqa: PLC0415 -- assembling alone does not load asyncio
 
-        return await run_call(self._tools, call, ask)
+        return await run_call(self._tools, call, ask, user_text)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
