@@ -1,6 +1,6 @@
 """Whole contexts as readable files: a change in what the model sees shows up as a difference that people can read.
 
-`pytest tests/test_golden.py --update-golden` writes them anew; read the difference before you commit it.
+`pytest tests/test_golden.py --update-golden` rewrites them; read the difference before you commit it.
 """
 
 from pathlib import Path

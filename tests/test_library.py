@@ -165,7 +165,7 @@ async def test_a_session_object_is_its_owners_alone(tmp_path: Path) -> None:
                 await app.session(owner)
             with pytest.raises(OwnerError):
                 await app.add_templates(owner, Template(name="x", content="y"))
-        with pytest.raises(InputError, match="does not take title"):
+        with pytest.raises(InputError, match="does not accept title"):
             await app.session("ann", session.session_id, title="Other")
 
 

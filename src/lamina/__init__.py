@@ -8,15 +8,13 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it as true; importing `typing` for it would cost 8 ms
 if TYPE_CHECKING:
     from lamina.app.app import App
-    from lamina.assembly.estimate import estimate_tokens
-    from lamina.assembly.fences import Fence, Hint, Prompt, system_hint
+    from lamina.assembly.fences import Fence, Hint, Prompt, system_hint, tool_result
     from lamina.assembly.grammar import validate
-    from lamina.assembly.messages import build_llm_messages
-    from lamina.assembly.prompt import assemble_segments, assemble_system_prompt
+    from lamina.assembly.pieces import assemble_segments, assemble_system_prompt
     from lamina.assembly.receipt import explain
-    from lamina.assembly.results import tool_result
-    from lamina.assembly.tokens import estimate_message_tokens
-    from lamina.assembly.wire import encode, render
+    from lamina.assembly.request import encode, render
+    from lamina.assembly.tokens import estimate_message_tokens, estimate_tokens
+    from lamina.assembly.window import build_llm_messages
     from lamina.engine.build import ContextBuilder
     from lamina.errors import LaminaError
     from lamina.library import Ledger, Window, assemble
@@ -33,15 +31,13 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "app.app": ("App",),
-    "assembly.estimate": ("estimate_tokens",),
-    "assembly.fences": ("Fence", "Hint", "Prompt", "system_hint"),
+    "assembly.fences": ("Fence", "Hint", "Prompt", "system_hint", "tool_result"),
     "assembly.grammar": ("validate",),
-    "assembly.messages": ("build_llm_messages",),
-    "assembly.prompt": ("assemble_segments", "assemble_system_prompt"),
+    "assembly.pieces": ("assemble_segments", "assemble_system_prompt"),
     "assembly.receipt": ("explain",),
-    "assembly.results": ("tool_result",),
-    "assembly.tokens": ("estimate_message_tokens",),
-    "assembly.wire": ("encode", "render"),
+    "assembly.request": ("encode", "render"),
+    "assembly.tokens": ("estimate_message_tokens", "estimate_tokens"),
+    "assembly.window": ("build_llm_messages",),
     "engine.build": ("ContextBuilder",),
     "errors": ("LaminaError",),
     "prompts.injection": ("SystemPromptManager",),

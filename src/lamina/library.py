@@ -1,4 +1,4 @@
-"""The doors of assembly for those who use it as a library: where they give no mark, one is made here.
+"""Assembly for those who use it as a library: plain numbers in place of `Budget`, and a mark where none is given.
 
 A mark tells lamina's own tags from text that imitates them, so none is built in. Assembly itself is pure and takes the
 mark that it is given; a `Window` and a `Ledger` get one each, `assemble` gets one for each owner as long as the process
@@ -6,18 +6,18 @@ lives. To have the same bytes in another process, pass your own.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
-from lamina.assembly import context, ledger, window
+from lamina.assembly import ledger, request, window
+from lamina.assembly.budget import Budget, StartOn
 from lamina.assembly.fences import session_mark
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def new_mark() -> str:
-    return os.urandom(4).hex()
+from lamina.assembly.pieces import PromptStyle
+from lamina.assembly.request import Words
+from lamina.assembly.tokens import estimate_message_tokens
+from lamina.ports import Count
+from lamina.text.messages import Phrase
+from lamina.types import AnyMessage, AnyTool, Context, Form, Lang, Layer, Layout, Share
 
 
 @cache
@@ -25,30 +25,91 @@ def _process_secret() -> bytes:
     return os.urandom(16)
 
 
-def _owner_mark(settings: Mapping[str, Any]) -> str:
-    """The same for all requests of an owner, so that a provider's cache holds: `assemble` knows no session."""
-    return session_mark(_process_secret(), str(settings.get("owner") or ""))
+def new_mark() -> str:
+    return os.urandom(4).hex()
 
 
-def _with_mark(function: F, make: Callable[[Mapping[str, Any]], str] = lambda settings: new_mark()) -> F:
-    @wraps(function)
-    def marked(*arguments: object, **settings: object) -> Any:
-        mark = settings.get("mark")
-        return function(*arguments, **{**settings, "mark": make(settings) if mark is None else mark})
+def assemble(
+    layers: Sequence[Layer] = (),
+    *,
+    history: Sequence[AnyMessage] = (),
+    user: Words | None = None,
+    budget: float,
+    count: Count = estimate_message_tokens,
+    tools: Sequence[AnyTool] = (),
+    start_on: StartOn = "user",
+    owner: str | None = None,
+    mark: str | None = None,
+    lang: Lang = "en",
+    form: Form = "plain",
+    shares: Mapping[str, Share] | None = None,
+    skipped: Mapping[str, str | Phrase] | None = None,
+    older: int = 0,
+    repeat: Sequence[Layer] = (),
+) -> Context:
+    """Everything that one request holds, within `budget`, and the receipt for it. `mark` makes the tags of fences.
 
-    return cast(F, marked)
-
-
-assemble = _with_mark(context.assemble, _owner_mark)
+    The system message and the current turn always stay: `user`, or, without it, the history from its last user message
+    on. Of the rest the longest legal suffix that fits is kept. With `shares`, layers that take more than theirs give
+    way; `skipped` are layers that are not there, and why; `older` counts messages that were not even read; `repeat` are
+    layers that are sent in front of the user's words.
+    """
+    # The mark is the same for all requests of an owner, so that a provider's cache holds.
+    mark = session_mark(_process_secret(), str(owner or "")) if mark is None else mark
+    return request.assemble(
+        layers,
+        history,
+        user,
+        budget=Budget(budget, count, shares, start_on=start_on),
+        style=PromptStyle(mark, owner, lang, form),
+        tools=tools,
+        skipped=skipped,
+        older=older,
+        repeat=repeat,
+    )
 
 
 class Window(window.Window):
     __doc__ = window.Window.__doc__
-    if not TYPE_CHECKING:  # type checkers see the signature of the window itself
-        __init__ = _with_mark(window.Window.__init__)
+
+    def __init__(
+        self,
+        *,
+        budget: float,
+        system: str | Sequence[Layer] = (),
+        tools: Sequence[AnyTool] = (),
+        history: Iterable[AnyMessage] = (),
+        count: Count = estimate_message_tokens,
+        low_water: float | None = None,
+        start_on: StartOn = None,
+        owner: str | None = None,
+        mark: str | None = None,
+        lang: Lang = "en",
+    ) -> None:
+        style = PromptStyle(new_mark() if mark is None else mark, owner, lang)
+        limits = Budget(budget, count, low_water=low_water, start_on=start_on)
+        super().__init__(limits, style, system=system, tools=tools, history=history)
 
 
 class Ledger(ledger.Ledger):
     __doc__ = ledger.Ledger.__doc__
-    if not TYPE_CHECKING:  # the same
-        __init__ = _with_mark(ledger.Ledger.__init__)
+
+    def __init__(
+        self,
+        *,
+        budget: float,
+        layout: Layout = "strict",
+        low_water: float | None = None,
+        history: Iterable[AnyMessage] = (),
+        count: Count = estimate_message_tokens,
+        start_on: StartOn = "user",
+        owner: str | None = None,
+        mark: str | None = None,
+        lang: Lang = "en",
+        form: Form = "plain",
+        shares: Mapping[str, Share] | None = None,
+        older: int = 0,
+    ) -> None:
+        style = PromptStyle(new_mark() if mark is None else mark, owner, lang, form)
+        limits = Budget(budget, count, shares, low_water, start_on)
+        super().__init__(limits, style, layout=layout, history=history, older=older)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lamina.assembly.estimate import estimate_tokens
+from lamina.assembly.tokens import estimate_tokens
 from lamina.errors import MessageError
 from lamina.providers.tokenizers import exact_counter
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lamina import estimate_message_tokens, exact_counter
-from lamina.assembly.images import image_tokens
-from lamina.assembly.tokens import Calibration, counter_name, message_tokens, tool_tokens
+from lamina.assembly.tokens import Calibration, counter_name, image_tokens, message_tokens, tool_tokens
 from lamina.errors import CounterError
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00\x00\x00\rIHDR"

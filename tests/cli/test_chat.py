@@ -354,7 +354,7 @@ def test_a_dangerous_call_is_shown_and_enter_means_no(dangerous: Lamina) -> None
         terminal.send(ENTER)
         text = terminal.wait("The second answer.")
         assert "⊘ bash  rm -r drafts · refused" in text
-        assert "The user said no" in terminal.say("/tools", "The user said no")
+        assert "The user declined" in terminal.say("/tools", "The user declined")
     assert (dangerous.folder / "drafts").exists()
 
 
@@ -396,8 +396,8 @@ def test_without_a_terminal_nobody_can_be_asked_and_the_call_is_refused(dangerou
     assert "refused, because there is no terminal to ask on: bash rm -r drafts" in done.stderr
     [call] = json.loads(done.stdout)["calls"]
     assert call["state"] == "refused"
-    assert "it needs a yes and there is no one to ask" in call["text"]
-    assert "The user said no" not in call["text"]
+    assert "it needs confirmation and there is no one to ask" in call["text"]
+    assert "The user declined" not in call["text"]
     assert "  why: rm: removes files\n" in done.stderr
     session = json.loads(done.stdout)["session_id"]
     assert f"  next: lamina chat --resume {short_id(session)}, then ask for it again there\n" in done.stderr
@@ -466,7 +466,7 @@ def test_without_a_terminal_each_line_is_a_message(chat: Lamina) -> None:
 def test_without_any_line_it_says_so_and_ends_well(chat: Lamina) -> None:
     done = chat.run("chat", given="\n \n")
     assert (done.returncode, done.stdout, done.stderr) == (
-        0, "", "no lines came in: there is nothing to answer\n",
+        0, "", "no input: there is nothing to answer\n",
     )  # fmt: skip
 
 

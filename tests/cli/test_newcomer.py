@@ -79,7 +79,7 @@ def test_a_store_that_a_gateway_holds_says_so_and_what_to_do(fresh: Lamina) -> N
         told = fresh.error("keys", "new", code=4)
         process.terminate()
         process.communicate()
-    assert "(lamina serve)\nnext: use its page or its API, or end it with Ctrl-C\n" in told
+    assert "(lamina serve)\nnext: use its page or its API, or stop it with Ctrl-C\n" in told
 
 
 def test_compacting_a_short_chat_is_no_error(fresh: Lamina) -> None:

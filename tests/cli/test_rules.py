@@ -168,7 +168,7 @@ def test_I2_unreadable_rules_are_a_clear_error_and_nothing_is_sent(workspace: Pa
     session.say("one")
     (workspace / ".lamina" / "more.md").unlink()
     refused = session.say("two")
-    assert ".lamina/rules.md:2 includes 'more.md', which is not there" in refused["error"]
+    assert ".lamina/rules.md:2 includes 'more.md', which does not exist" in refused["error"]
     assert "user" not in refused
     code, errors = session.close()
     assert (code, "Traceback" in errors) == (1, False)
@@ -202,7 +202,7 @@ def test_odd_input_and_files_are_said_clearly(workspace: Path) -> None:
     assert (bad.returncode, b"line 3 is not UTF-8: byte 1 is 0xff" in bad.stderr) == (2, True)
     named = lamina(workspace, "rules", "check", LAMINA_RULES="nope.md")
     assert (named.returncode, "nope.md does not exist" in named.stdout) == (0, True)
-    assert "'nowhere' is not there" in lamina(workspace, "rules", "--workspace", "nowhere").stderr
+    assert "'nowhere' does not exist" in lamina(workspace, "rules", "--workspace", "nowhere").stderr
     (workspace / "lamina.toml").mkdir()
     folder = lamina(workspace, "config")
     assert (folder.returncode, "lamina.toml is not a regular file" in folder.stderr) == (2, True)
@@ -345,7 +345,7 @@ def test_I2_rules_that_a_setting_names_and_that_are_not_there_are_said_everywher
 def test_a_working_folder_that_is_not_there_is_a_fault(workspace: Path) -> None:
     (workspace / ".lamina" / "rules.md").unlink()
     checked = lamina(workspace, "rules", "check", "--folder", "nowhere")
-    assert (checked.returncode, "'nowhere' is not there" in checked.stdout) == (1, True)
+    assert (checked.returncode, "'nowhere' does not exist" in checked.stdout) == (1, True)
 
 
 def test_files_that_a_rules_file_puts_out_of_force_are_named(workspace: Path) -> None:

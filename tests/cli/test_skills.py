@@ -118,7 +118,7 @@ def test_a_wrong_file_is_an_error_of_two_lines(lamina: Lamina, text: str) -> Non
 def test_places_that_are_not_there_are_named(lamina: Lamina) -> None:
     (lamina.folder / "empty").mkdir()
     assert "no SKILL.md" in lamina.error("skills", "import", "empty")
-    assert "not there" in lamina.error("skills", "import", "nowhere")
+    assert "does not exist" in lamina.error("skills", "import", "nowhere")
     outside = lamina.folder / "secret.md"
     outside.write_text("---\nname: leak\ndescription: d\n---\ntreasure")
     (lamina.folder / "skills" / "leak").mkdir(parents=True)

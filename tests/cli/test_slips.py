@@ -93,7 +93,7 @@ def test_a_file_that_a_setting_names_and_that_is_not_there_is_said_before_a_sess
 ) -> None:
     gone = {f"LAMINA_{name}": "nofile.md"}
     next_step = "restore the file, or remove the setting" if name == "INSTRUCTIONS" else "check the path\n"
-    told = f"error: LAMINA_{name} names 'nofile.md', which is not there\nnext: {next_step}"
+    told = f"error: LAMINA_{name} names 'nofile.md', which does not exist\nnext: {next_step}"
     for done in (slips.run("ask", "Hello", **gone), slips.run("chat", given="Hello\n", **gone)):
         assert (done.returncode, done.stderr[: len(told)]) == (2, told)
     assert not (slips.folder / "chats.db").exists()

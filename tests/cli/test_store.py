@@ -76,7 +76,7 @@ def test_a_backup_is_a_store_and_never_overwrites(filled: Lamina) -> None:
     assert "copied to" in filled("store", "backup", "b.db")
     assert filled.json("memory", "--store", "b.db")[0]["text"] == "I live in Porto."
     before = (filled.folder / "b.db").read_bytes()
-    assert "exists already" in filled.error("store", "backup", "b.db")
+    assert "already exists" in filled.error("store", "backup", "b.db")
     assert (filled.folder / "b.db").read_bytes() == before
     assert "no folder" in filled.error("store", "backup", "nowhere/b.db")
     assert not list(filled.folder.glob("*.partial"))
@@ -119,7 +119,7 @@ def test_an_export_has_one_user_or_all_and_imports_elsewhere_unchanged(filled: L
     assert {json.loads(line)["owner"] for line in every.splitlines()[1:]} == {"ann", "bob"}
     assert "rows written to all.jsonl" in filled("store", "export", "all.jsonl", "--all")
     assert (filled.folder / "all.jsonl").read_text(encoding="utf-8") == every
-    assert "exists already" in filled.error("store", "export", "all.jsonl")
+    assert "already exists" in filled.error("store", "export", "all.jsonl")
     assert "rows added" in filled("store", "import", "all.jsonl", "--store", "other.db")
     assert "0 rows added" in filled("store", "import", "-", "--store", "other.db", given=every)
     assert filled("store", "export", "--all", "--store", "other.db") == every
@@ -157,7 +157,7 @@ def test_what_is_no_export_is_refused_in_two_lines(lamina: Lamina, text: str) ->
 
 
 def test_a_missing_file_and_a_closed_input_are_named(lamina: Lamina) -> None:
-    assert "'no.jsonl' is not there" in lamina.error("store", "import", "no.jsonl")
+    assert "'no.jsonl' does not exist" in lamina.error("store", "import", "no.jsonl")
     closed = f"{sys.executable} -m lamina store import - <&-"
     done = subprocess.run(["bash", "-c", closed], env=lamina.environ(), capture_output=True, text=True, check=False)
     assert (done.returncode, "no standard input" in done.stderr) == (2, True)

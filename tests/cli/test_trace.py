@@ -77,7 +77,7 @@ def test_replay_writes_a_new_file_after_the_rules_have_changed(traced: Lamina) -
     told = traced("trace", "replay", "last", "--out", "request.json")
     assert (traced.folder / "request.json").read_bytes() == sent
     assert hashlib.sha256(sent).hexdigest() in told
-    assert "exists already" in traced.error("trace", "replay", "last", "--out", "request.json")
+    assert "already exists" in traced.error("trace", "replay", "last", "--out", "request.json")
 
 
 def test_replay_refuses_bytes_that_are_not_those_that_were_sent(traced: Lamina) -> None:

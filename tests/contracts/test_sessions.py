@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina.assembly.history import together
+from lamina.assembly.history import group_turns
 from lamina.errors import MessageError, NotFoundError, OwnerError
 from lamina.records import NewMemory, Template
 from lamina.store.store import Store
@@ -226,4 +226,4 @@ async def test_rows_of_turns_that_ran_at_once_can_be_put_together(store: Store) 
     await store.turns.finish("ann", one.turn_id, answer={"role": "assistant", "content": "to 1"})
     rows = await store.messages.list("ann", made.session_id)
     assert [m.seq for m in rows] == [1, 2, 3, 4, 5, 6]
-    assert [m["content"] for m in together(rows)] == ["1", "call", "r", "to 1", "2", "to 2"]
+    assert [m["content"] for m in group_turns(rows)] == ["1", "call", "r", "to 1", "2", "to 2"]

@@ -20,7 +20,7 @@ from lamina import App, ToolRegistry, render, validate
 from lamina.app.trace import requests_of
 from lamina.app.worker import POLL_INTERVAL_S, jobs_of_turn
 from lamina.assembly.history import INTERRUPTED
-from lamina.assembly.wire import GRAMMARS
+from lamina.assembly.request import GRAMMARS
 from lamina.errors import StoreError
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import Job, NewMemory, Sent, StoredMessage, TurnRecord

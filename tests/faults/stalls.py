@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from lamina import App
-from lamina.assembly import scrub
+from lamina.assembly import fences
 from lamina.providers.scripted import ScriptedProvider, Step
 from tests.faults.chats import chat_settings
 
@@ -121,9 +121,9 @@ def large() -> Mapping[str, Callable[[], str]]:
 def planted() -> Generator[None]:
     """A quadratic pattern where the user's words are read, as 0.1.0 had one. It holds the interpreter: that it runs in
     a thread does not help."""
-    before = scrub._HINT  # pyright: ignore[reportPrivateUsage] -- the place of the bug
-    scrub._HINT = re.compile("<system_hint|-+x")  # pyright: ignore[reportPrivateUsage]
+    before = fences._HINT  # pyright: ignore[reportPrivateUsage] -- the place of the bug
+    fences._HINT = re.compile("<system_hint|-+x")  # pyright: ignore[reportPrivateUsage]
     try:
         yield
     finally:
-        scrub._HINT = before  # pyright: ignore[reportPrivateUsage]
+        fences._HINT = before  # pyright: ignore[reportPrivateUsage]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lamina import App, assemble, render, validate
-from lamina.assembly.history import INTERRUPTED, closed, together
-from lamina.assembly.wire import GRAMMARS
+from lamina.assembly.history import INTERRUPTED, close_calls, group_turns
+from lamina.assembly.request import GRAMMARS
 from lamina.engine.run import Engine
 from lamina.errors import MessageError
 from lamina.providers.scripted import ScriptedProvider, Step
@@ -72,7 +72,7 @@ def history(rng: random.Random) -> list[StoredMessage]:
 
 def request_problems(rng: random.Random, close: Close) -> tuple[list[str], bool]:
     """What the providers would say of the next request; and whether something of it was interrupted."""
-    messages = close(together(history(rng)))
+    messages = close(group_turns(history(rng)))
     budget = rng.choice([40, 80, 200, 10**6])
     try:
         context = assemble(history=messages, user="And now?", tools=[TOOL], budget=budget)
@@ -86,7 +86,7 @@ def test_R12_any_history_makes_valid_requests(load: Load) -> None:
     rng, interrupted = random.Random(load.seed()), 0
     for _ in load.rounds(HISTORIES // 5, "histories", long=HISTORIES):
         state = rng.getstate()
-        found, some = request_problems(rng, closed)
+        found, some = request_problems(rng, close_calls)
         if found:
             rng.setstate(state)
             pytest.fail(f"{found} of {json.dumps([row.message for row in history(rng)], ensure_ascii=False)}")

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from lamina import App, Layer, assemble
 from lamina.app.files import MAX_LAYER_BYTES, read_text
-from lamina.assembly.fences import Prompt
-from lamina.assembly.results import render_result, tool_result
-from lamina.assembly.scrub import Scrub
+from lamina.assembly.fences import Prompt, TagFilter, render_result, tool_result
 from lamina.errors import InputError, LayerError, OwnerError, PromptError
 from lamina.gateway.http import Reply, Request, Route
 from lamina.gateway.routes import ROUTES
@@ -82,9 +80,9 @@ def test_P1_known_forgeries_stay_text(load: Load) -> None:
 
 @given(HOSTILE, st.lists(st.integers(0, 60), max_size=5))
 def test_P1_what_a_model_repeats_is_scrubbed_however_it_is_cut(text: str, cuts: list[int]) -> None:
-    whole = Scrub(MARK)
+    whole = TagFilter(MARK)
     expected = whole.feed(text) + whole.close()
-    pieces, places = Scrub(MARK), sorted({0, *cuts, len(text)})
+    pieces, places = TagFilter(MARK), sorted({0, *cuts, len(text)})
     shown = "".join(pieces.feed(text[a:b]) for a, b in pairwise(places))
     assert shown + pieces.feed(text[places[-1] :]) + pieces.close() == expected
 

@@ -27,7 +27,7 @@ import pytest
 from lamina import App
 from lamina.providers.scripted import ScriptedProvider
 from lamina.sandbox.process import SYSTEM_PATH
-from lamina.sandbox.sandbox import Confined, Limits, Mode, Sandbox
+from lamina.sandbox.sandbox import Limits, Mode, Sandbox, SandboxRunner
 from lamina.tools.bash import shell_tools
 from lamina.tools.registry import Tool, ToolRegistry
 from lamina.types import Decision, Outcome, ToolCallEvent, ToolResult
@@ -53,7 +53,7 @@ def bash_tool(root: Path, mode: Mode, *, confirmed: bool, sandbox: Sandbox = HEL
     environ = {"PATH": f"{sys.base_prefix}/bin:{SYSTEM_PATH}", "HOME": os.environ.get("HOME", "/")}
     [tool] = shell_tools(root, lambda command: verdict, sandbox=sandbox, environ=environ)
     if mode == "landlock":
-        tool.run.__self__.confined.ruled_out["namespaces"] = "as in a container"  # type: ignore[union-attr]
+        tool.run.__self__.runner.ruled_out["namespaces"] = "as in a container"  # type: ignore[union-attr]
     return tool
 
 
@@ -72,7 +72,7 @@ def offered_here() -> list[Mode]:
     for mode in modes:
         tool = bash_tool(Path("/usr"), mode, confirmed=False)
         asyncio.run(ToolRegistry(tool).call(ToolCallEvent("1", "bash", '{"command": ":"}')))
-        if tool.run.__self__.confined.mode == mode:  # type: ignore[union-attr]
+        if tool.run.__self__.runner.mode == mode:  # type: ignore[union-attr]
             found.append(mode)
     return found
 
@@ -433,12 +433,12 @@ def test_T10_every_escape_works_without_a_sandbox(tmp_path: Path) -> None:
 
 KILLED = """
 import asyncio, sys
-from lamina.sandbox.sandbox import Confined, Sandbox
-sandbox = Confined(Sandbox(use="off" if sys.argv[2] == "none" else "auto"), sys.argv[1], {"PATH": "/usr/bin:/bin"})
+from lamina.sandbox.sandbox import SandboxRunner, Sandbox
+sandbox = SandboxRunner(Sandbox(use="off" if sys.argv[2] == "none" else "auto"), sys.argv[1], {"PATH": "/usr/bin:/bin"})
 if sys.argv[2] == "landlock":
     sandbox.ruled_out["namespaces"] = "as in a container"
 command = f"setsid sleep {sys.argv[3]} & touch up; sleep {sys.argv[3]}"
-asyncio.run(sandbox.run(["/bin/bash", "-c", command], seconds=60, most_bytes=99, changes=True))
+asyncio.run(sandbox.run(["/bin/bash", "-c", command], seconds=60, max_bytes=99, changes=True))
 """
 
 
@@ -557,7 +557,7 @@ def test_T10_a_refusal_says_what_to_do(tmp_path: Path, mode: Mode) -> None:
         assert (words in text) if words else ("[sandbox" not in text), (command, text)
         assert not any(line.find("=on") > 54 for line in text.splitlines()), "cut off in a terminal of 60 columns"
     greedy = bash(tmp_path, mode, GREEDY["processes"]).text
-    assert "[ended by the sandbox: more processes than the limit of 100" in greedy or "temporarily" in greedy
+    assert "[stopped by the sandbox: more processes than the limit of 100" in greedy or "temporarily" in greedy
 
 
 @held
@@ -592,11 +592,11 @@ def test_T10_a_home_on_the_path_stays_closed_and_programs_elsewhere_run(scene: S
     (home / "bin/hello").chmod(0o755)
     (home / "lib/words").write_text("hello\n")
     environ = {"PATH": f"{home}:{home}/bin:/usr/bin:/bin", "HOME": str(home)}
-    confined = Confined(Sandbox(), str(scene.root), environ, home=str(home))
+    confined = SandboxRunner(Sandbox(), str(scene.root), environ, home=str(home))
     if mode == "landlock":
         confined.ruled_out["namespaces"] = "as in a container"
     command = ["/bin/bash", "-c", f"hello; cat {home}/.ssh/*"]
-    ran = asyncio.run(confined.run(command, seconds=20, most_bytes=9_999, changes=True))
+    ran = asyncio.run(confined.run(command, seconds=20, max_bytes=9_999, changes=True))
     assert ran.output.startswith("hello\n")
     assert CANARY not in ran.output
 
@@ -617,11 +617,11 @@ def test_T10_a_link_on_the_path_opens_its_program_and_nothing_beside_it(scene: S
     (tool / "pyvenv.cfg").touch()
     (home / "bin/note").symlink_to(home / "note")
     environ = {"PATH": f"{home}/bin:/usr/bin:/bin", "HOME": str(home)}
-    confined = Confined(Sandbox(), str(scene.root), environ, home=str(home))
+    confined = SandboxRunner(Sandbox(), str(scene.root), environ, home=str(home))
     if mode == "landlock":
         confined.ruled_out["namespaces"] = "as in a container"
     command = ["/bin/bash", "-c", f"run; walk; black; cat {home}/project/* {home}/project/*/* {home}/note"]
-    ran = asyncio.run(confined.run(command, seconds=20, most_bytes=9_999, changes=True))
+    ran = asyncio.run(confined.run(command, seconds=20, max_bytes=9_999, changes=True))
     assert all(words in ran.output for words in ("ran run", "ran walk", "ran black", "beside")), ran.output
     assert CANARY not in ran.output
 
@@ -653,13 +653,13 @@ def test_T10_a_store_stays_closed_where_its_folder_cannot_be_moved(scene: Scene,
 
 LEAVINGS = """
 import asyncio, os, sys, tempfile
-from lamina.sandbox.sandbox import Confined, Sandbox
-sandbox = Confined(Sandbox(), sys.argv[1], {"PATH": os.environ["PATH"]})
+from lamina.sandbox.sandbox import SandboxRunner, Sandbox
+sandbox = SandboxRunner(Sandbox(), sys.argv[1], {"PATH": os.environ["PATH"]})
 sandbox.ruled_out["namespaces"] = "as in a container"
 deep = "import os\\nfor n in range(1500): os.mkdir('d'); os.chdir('d')"
 closed = "mkdir -p a/b; touch a/b/c; ln -s a l; mkdir -m 0 d; mknod p p; chmod 0 a/b a .; echo made"
 for command in (f'cd $TMPDIR; python3 -c "{deep}" && echo made', f"cd $TMPDIR; {closed}"):
-    ran = asyncio.run(sandbox.run(["/bin/bash", "-c", command], seconds=60, most_bytes=99, changes=True))
+    ran = asyncio.run(sandbox.run(["/bin/bash", "-c", command], seconds=60, max_bytes=99, changes=True))
     print(ran.output.strip(), os.listdir(tempfile.gettempdir()))
 """
 
@@ -681,7 +681,7 @@ def test_T10_required_runs_nothing_where_there_is_no_sandbox_and_auto_says_so(tm
     """As on a system that has neither of them."""
     for use, ran in (("required", False), ("auto", True)):
         [tool] = shell_tools(tmp_path, lambda command: Decision("safe"), sandbox=Sandbox(use=use))  # type: ignore[arg-type]
-        tool.run.__self__.confined.ruled_out.update(namespaces="no user namespaces", landlock="no Landlock")  # type: ignore[union-attr]
+        tool.run.__self__.runner.ruled_out.update(namespaces="no user namespaces", landlock="no Landlock")  # type: ignore[union-attr]
         registry = ToolRegistry(tool)
         event = ToolCallEvent("1", "bash", '{"command": "echo here"}')
         first, second = (asyncio.run(registry.call(event)).text for _ in range(2))

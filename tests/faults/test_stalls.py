@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lamina.assembly.scrub import Scrub
+from lamina.assembly.fences import TagFilter
 from lamina.engine.work import MAX_ANSWER_CHARACTERS
 from lamina.memory.extract import facts_by_rules
 from lamina.memory.summaries import MAX_MESSAGE_CHARACTERS, summarise
@@ -119,7 +119,7 @@ def test_R23_scrubbing_an_answer_is_linear(text: str, piece: int) -> None:
         pieces = [said[at : at + piece] for at in range(0, len(said), piece)]
 
         def run() -> None:
-            scrub = Scrub("abcd1234")
+            scrub = TagFilter("abcd1234")
             for each in pieces:
                 scrub.feed(each)
             scrub.close()

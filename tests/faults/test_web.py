@@ -228,7 +228,7 @@ async def test_T5_a_name_that_leads_to_a_private_address_is_refused(address: str
     async def leads_there(_host: str, _port: int) -> Sequence[str]:
         return ["93.184.216.34", address]
 
-    with pytest.raises(ToolError, match="not on the open internet"):
+    with pytest.raises(ToolError, match="not on the public internet"):
         await Web(resolver=leads_there).web_fetch("http://rebind.example/")
 
 
@@ -252,7 +252,7 @@ async def test_T5_a_redirect_to_a_name_with_a_private_address_is_refused() -> No
         return ["127.0.0.1"] if host == "site.example" else ["127.0.0.2"]
 
     async with site({"/": to("http://www.site.example/")}) as it:
-        with pytest.raises(ToolError, match=r"www\.site\.example is not on the open internet"):
+        with pytest.raises(ToolError, match=r"www\.site\.example is not on the public internet"):
             await Web(allowed=only_here, resolver=looked_up).web_fetch(it.url("/"))
 
 
@@ -322,7 +322,7 @@ async def test_T5_a_name_is_looked_up_once_and_that_very_address_is_connected_to
 async def test_T5_a_name_that_changes_between_two_redirects_is_checked_again() -> None:
     changing = Changing("127.0.0.1", "127.0.0.2")
     async with site({"/": to("/b"), "/b": answer(b"the secret")}) as it:
-        with pytest.raises(ToolError, match="not on the open internet"):
+        with pytest.raises(ToolError, match="not on the public internet"):
             await Web(allowed=only_here, resolver=changing).web_fetch(it.url("/"))
         assert len(it.asked) == 1
 
@@ -335,7 +335,7 @@ async def test_T5_the_other_end_of_the_socket_is_looked_at_before_anything_is_se
         return next(answers)
 
     async with site({"/": answer(b"the secret")}) as it:
-        with pytest.raises(ToolError, match="not on the open internet"):
+        with pytest.raises(ToolError, match="not on the public internet"):
             await Web(allowed=once, resolver=always_here).web_fetch(it.url("/"))
         assert it.asked == []
 
@@ -426,18 +426,18 @@ async def test_T5_a_bomb_stops_at_the_cap() -> None:
              "/c": answer(b"c" * 5_000_000, "text/plain")}  # fmt: skip
     async with site(pages) as it:
         for path in pages:
-            page = await web(most_bytes=100_000).load_page(it.url(path))
+            page = await web(max_bytes=100_000).load_page(it.url(path))
             assert page.cut
             assert len(page.text) == 100_000
-        assert "the rest was not fetched" in await web(most_bytes=100_000).web_fetch(it.url("/c"))
-        exact = await web(most_bytes=5_000_000).load_page(it.url("/c"))
+        assert "the rest was not fetched" in await web(max_bytes=100_000).web_fetch(it.url("/c"))
+        exact = await web(max_bytes=5_000_000).load_page(it.url("/c"))
         assert not exact.cut
 
 
 async def test_T5_nothing_that_is_packed_into_nothing_keeps_it_reading() -> None:
     empty = gzip.compress(b"") * 100_000
     async with site({"/": answer(empty, "text/plain", Content_Encoding="gzip")}) as it:
-        page = await web(most_bytes=100_000).load_page(it.url("/"))
+        page = await web(max_bytes=100_000).load_page(it.url("/"))
     assert page.text == ""
 
 

@@ -293,7 +293,7 @@ async def test_asking_again_takes_the_values_of_its_templates_again(tmp_path: Pa
         without = (await api("POST", path)).json
         said = (await api("GET", without["events"])).raw.decode()
         assert "there is no value for it" in said
-        assert "`values`, which `retry` takes again" in said
+        assert "`values` in the request (`retry` accepts them too)" in said
         for wrong in ({"values": {"city": []}}, {"content": "x"}, []):
             assert (await api("POST", path, wrong)).status == 400
 

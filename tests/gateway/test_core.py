@@ -575,7 +575,7 @@ async def test_a_long_body_is_read_beside_the_loop_and_checked_all_the_same(tmp_
         assert (await site.post("/api/hello", {"a": "x" * 1_000})).status == 200
         assert (await site.post("/api/hello", {"a": "x" * 1_000_000})).json["body"] == {"a": "x" * 1_000_000}
         assert (await site.post("/api/hello", ["x" * 1_000_000])).json["error"] == {
-            "message": "the body is something else, expected an object",
+            "message": "the body has a wrong value, expected an object",
             "hint": "GET /api/openapi.json says what each route takes",
             "type": "invalid_request",
             "code": "body.wrong_secret",

@@ -40,7 +40,7 @@ async def test_nothing_but_the_files_of_the_table_can_be_read(tmp_path: Path) ->
     async with running(tmp_path / "store.db") as site:
         for path in OUT_OF_IT:
             status, _, body = await say(site.port, request("GET", path, port=site.port))
-            assert (status, b"no such thing" in body) == (404, True), path
+            assert (status, b"there is nothing here" in body) == (404, True), path
 
 
 def test_the_table_is_the_folder_and_a_catalogue_for_each_language() -> None:

@@ -144,7 +144,7 @@ def test_I12_rules_that_come_twice_through_a_link_are_loaded_once(work: Path) ->
 
 def test_I12_a_folder_outside_the_workspace_or_missing_is_an_error(work: Path) -> None:
     assert "is not in the workspace" in refusal(lambda: InstructionFiles(work, folder=work.parent))
-    assert "is not there" in refusal(lambda: rules_of(work, folder="no/such"))
+    assert "does not exist" in refusal(lambda: rules_of(work, folder="no/such"))
     (work / "out").symlink_to(work.parent / "outside")
     assert "leads out" in refusal(lambda: rules_of(work, folder="out"))
 
@@ -177,7 +177,7 @@ def test_layers_show_each_file_with_its_source_and_reach_the_receipt(work: Path)
 
 def test_I2_missing_instructions_are_an_error_that_says_how_to_restore_them(work: Path) -> None:
     said = refusal(lambda: InstructionFiles(work, instructions="SYSTEM_PROMPT.md").load())
-    assert "'SYSTEM_PROMPT.md' is not there" in said
+    assert "'SYSTEM_PROMPT.md' does not exist" in said
     assert "the setting `instructions`" in said
     write(work / "SYSTEM_PROMPT.md", " \n\n")
     assert "is empty" in refusal(lambda: InstructionFiles(work, instructions="SYSTEM_PROMPT.md").load())
@@ -259,7 +259,7 @@ def test_I2_a_link_to_nowhere_in_the_place_of_the_rules_folder_is_an_error(work:
     (work / ".lamina").rmdir()
     assert files.load().rules == ()
     (work / ".lamina").symlink_to("nowhere")
-    assert "link to nowhere" in refusal(files.load)
+    assert "broken link" in refusal(files.load)
 
 
 def test_I2_a_file_without_permission_is_an_error() -> None:
@@ -338,7 +338,7 @@ def test_an_include_counts_again_behind_a_closed_fence(work: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"rules.md": "\n@none.md"}, ".lamina/rules.md:2 includes 'none.md', which is not there"),
+        ({"rules.md": "\n@none.md"}, ".lamina/rules.md:2 includes 'none.md', which does not exist"),
         ({"rules.md": "@rules.md"}, ".lamina/rules.md:1 includes 'rules.md', which leads back"),
         ({"rules.md": "@a.md", "a.md": "x\n@b.md", "b.md": "@./a.md"}, ".lamina/b.md:1 includes './a.md', which leads"),
         ({"rules.md": "@/etc/passwd"}, ".lamina/rules.md:1: '/etc/passwd' is not a path relative"),

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.assembly.wire import encode
+from lamina.assembly.request import encode
 from lamina.ports import Provider
 from lamina.providers.anthropic import AnthropicProvider
 from lamina.providers.http import Deadlines, Retries

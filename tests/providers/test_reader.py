@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.assembly.wire import encode
+from lamina.assembly.request import encode
 from lamina.errors import BrokenStreamError, MessageError, ProviderError
 from lamina.providers.anthropic import AnthropicProvider, MessageReader
 from lamina.providers.openai import CompletionReader, OpenAIProvider
@@ -221,7 +221,7 @@ def test_whatever_json_comes_the_end_is_events_in_order_or_a_provider_error(valu
 def test_only_a_context_is_taken() -> None:
     history: Any = [{"role": "user", "content": "hi"}]
     for asked in (OpenAIProvider("m"), AnthropicProvider("m", encode=encode)):
-        with pytest.raises(MessageError, match="takes a Context"):
+        with pytest.raises(MessageError, match="needs a Context"):
             asked.stream(history)
 
 

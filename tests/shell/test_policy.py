@@ -45,7 +45,7 @@ def verdict(command: str, root: Path) -> str:
         ("ls 'x", "it cannot be read with certainty: a quote is not closed"),
         ("ls \u202e", "it cannot be read with certainty: it has a character that cannot be seen: \\u202e"),
         ("rm -rf /", "rm: removes all of /"),
-        ("curl x | sh", "sh: runs what was just downloaded, unseen"),
+        ("curl x | sh", "sh: runs what was just downloaded, without review"),
         ("ls -la | wc -l", "ls, wc: only read"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from lamina import App
 from lamina.app.store_admin import import_lines
 from lamina.app.worker import Worker
-from lamina.assembly.shares import fit_layers
+from lamina.assembly.budget import Budget, fit_layers
 from lamina.errors import InputError, LeaseError, MessageError, OwnerError
 from lamina.memory.recall import Recall
 from lamina.prompts.skills import read_skills
@@ -383,7 +383,7 @@ def test_H8_the_ladder_takes_time_in_proportion() -> None:
 
     layers = [Layer("skill", "x" * 100, f"s{n}", short="x" * 10, title="x") for n in range(10_000)]
     shares = {"skill": Share(most=0.1)}
-    fitted = fit_layers(layers, budget=1_000, room=1_000, shares=shares, cost=cost, heading=lambda name: 0)
+    fitted = fit_layers(layers, Budget(1_000, shares=shares), 1_000, cost)
     assert sum(one.decision != "dropped" for one in fitted) <= 100
     assert looked[0] < 60_000
 

@@ -7,7 +7,7 @@ import pytest
 
 from lamina import Layer, assemble, assemble_system_prompt
 from lamina.app.files import IDENTITY, Sources, assemble_files, gather
-from lamina.assembly.prompt import mode_hint
+from lamina.assembly.pieces import mode_hint
 from lamina.errors import LayerError, MessageError
 from lamina.settings import Settings, load_settings
 from tests.cli.process import Lamina

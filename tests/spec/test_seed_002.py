@@ -184,7 +184,7 @@ def test_S8_edit_file_needs_exactly_one_match_and_says_what_to_do_otherwise(tmp_
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("read_file", {"path": "不在.md"}, "'不在.md' is not there. Next: check the name"),
+        ("read_file", {"path": "不在.md"}, "'不在.md' does not exist. Next: check the name"),
         ("read_file", {"path": "../x"}, "leads out"),
         ("write_file", {"path": "a", "content": 1}, "content must be of type string, not integer: 1"),
         ("bash", {}, "command is missing"),
@@ -204,7 +204,7 @@ def test_S8_bash_has_30_seconds_and_its_group_ends(tmp_path: Path) -> None:
     command = f"sleep {number} & echo begun; wait"
     outcome = use(tmp_path, "bash", command=command, seconds=0.5)
     assert outcome.state == "failed"
-    assert "ended after 0.5 seconds" in outcome.text
+    assert "stopped after 0.5 seconds" in outcome.text
     assert "begun" in outcome.text
     lines = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line for line in lines if f"sleep {number}" in line and not line.startswith("Z")] == []

@@ -637,7 +637,7 @@ def test_C3_one_function_makes_contexts_and_providers_take_nothing_else() -> Non
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Context"
     ]
-    assert makers == ["assembly/context.py"] * 2, "one from layers, one from bytes that were sent before"
+    assert makers == ["assembly/request.py"] * 2, "one from layers, one from bytes that were sent before"
     for module in (OpenAIProvider, AnthropicProvider, ScriptedProvider):
         assert list(inspect.signature(module.stream).parameters) == ["self", "context", "max_tokens", "options"]
     foreign: dict[str, object] = {"messages": [], "system": "x", "prompt": "x", "tools": [], "model": "x"}

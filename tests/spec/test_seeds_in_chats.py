@@ -14,7 +14,7 @@ import pytest
 
 from lamina import App, Settings, assemble_segments, estimate_message_tokens
 from lamina.app.files import IDENTITY
-from lamina.assembly.prompt import mode_hint
+from lamina.assembly.pieces import mode_hint
 from lamina.errors import BudgetError, SettingsError, ToolError
 from lamina.records import Template
 from lamina.tools import Tool, built_in_tools

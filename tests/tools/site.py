@@ -75,7 +75,7 @@ async def always_here(_host: str, _port: int) -> Sequence[str]:
 
 
 def web(
-    allowed: Callable[[Address], bool] = only_here, seconds: float = 20.0, most_bytes: int = 200_000,
+    allowed: Callable[[Address], bool] = only_here, seconds: float = 20.0, max_bytes: int = 200_000,
     secrets: Sequence[str] = (),
 ) -> Web:  # fmt: skip
-    return Web(secrets, allowed, always_here, seconds, most_bytes)
+    return Web(secrets, allowed, always_here, seconds, max_bytes)

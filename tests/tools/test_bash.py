@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lamina.errors import ToolError
-from lamina.sandbox.process import SYSTEM_PATH, clean_environment, safe_path, shell_environment
+from lamina.sandbox.process import SYSTEM_PATH, clean_environment, filter_path, shell_environment
 from lamina.sandbox.sandbox import Sandbox
 from lamina.tools.bash import clean_output, shell_tools
 from lamina.tools.registry import ToolRegistry
@@ -67,7 +67,7 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
 
 
 def test_output_is_bounded_and_the_rest_is_counted(tmp_path: Path) -> None:
-    outcome = bash(tmp_path, "yes 行 | head -c 4000000", most_bytes=1_001)
+    outcome = bash(tmp_path, "yes 行 | head -c 4000000", max_bytes=1_001)
     head, _, text = outcome.text.partition("\n")
     assert head == "[only the beginning of the output was kept; 3998999 bytes more were dropped]"
     assert len(text.encode()) <= 1_001
@@ -78,7 +78,7 @@ def test_output_is_bounded_and_the_rest_is_counted(tmp_path: Path) -> None:
 def test_a_command_that_only_writes_takes_no_memory(tmp_path: Path) -> None:
     me = psutil.Process()
     before = me.memory_info().rss
-    bash(tmp_path, "head -c 300000000 /dev/zero", most_bytes=1_000)
+    bash(tmp_path, "head -c 300000000 /dev/zero", max_bytes=1_000)
     assert me.memory_info().rss - before < 50_000_000
 
 
@@ -115,11 +115,9 @@ def test_S8_nothing_stays_in_the_background(tmp_path: Path, command: str) -> Non
 @pytest.mark.parametrize("command", [*BACKGROUND, "sleep {n}", "trap '' TERM; sleep {n}; sleep {n}", "yes {n}"])
 def test_S8_the_whole_group_ends_when_its_time_is_up(tmp_path: Path, command: str) -> None:
     number = f"32{os.getpid()}"
-    outcome = bash(
-        tmp_path, f"echo early; {command.format(n=number)}; wait; sleep {number}", seconds=0.3, most_bytes=99
-    )
+    outcome = bash(tmp_path, f"echo early; {command.format(n=number)}; wait; sleep {number}", seconds=0.3, max_bytes=99)
     assert outcome.state == "failed"
-    assert "ended after 0.3 seconds" in outcome.text
+    assert "stopped after 0.3 seconds" in outcome.text
     assert "early" in outcome.text
     assert family(number) == []
 
@@ -225,7 +223,7 @@ def test_the_question_says_that_there_is_no_network(tmp_path: Path) -> None:
 
 
 def test_impossible_limits_are_refused(tmp_path: Path) -> None:
-    wrong: list[dict[str, Any]] = [{"seconds": 0}, {"seconds": 700}, {"most_bytes": 0}, {"most_seconds": float("inf")}]
+    wrong: list[dict[str, Any]] = [{"seconds": 0}, {"seconds": 700}, {"max_bytes": 0}, {"max_seconds": float("inf")}]
     for options in wrong:
         with pytest.raises(ToolError, match="bash cannot have"):
             shell_tools(tmp_path, always, **options)
@@ -251,7 +249,7 @@ def test_the_environment_is_made_of_a_list(tmp_path: Path) -> None:
     }  # fmt: skip
     assert shell["GIT_AUTHOR_NAME"] == "Ann"
     assert shell["GIT_CONFIG_GLOBAL"] == "/dev/null/none"
-    assert safe_path("/", "/usr/bin") == SYSTEM_PATH
+    assert filter_path("/", "/usr/bin") == SYSTEM_PATH
 
 
 def test_git_writes_no_file_in_place_of_a_device(tmp_path: Path) -> None:

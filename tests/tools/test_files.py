@@ -64,7 +64,7 @@ def test_a_text_is_read_exactly(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"path": "nothing.txt"}, "'nothing.txt' is not there"),
+        ({"path": "nothing.txt"}, "'nothing.txt' does not exist"),
         ({"path": "a.txt", "offset": 9}, "has 2 lines, so there is no line 9"),
         ({"path": "a.txt", "offset": 0}, "both count from 1"),
         ({"path": "a.txt", "limit": -1}, "both count from 1"),
@@ -121,7 +121,7 @@ def test_a_new_file_has_the_mode_that_any_program_would_give_it(root: Path) -> N
     ("path", "words"),
     [
         ("link.txt", "is a link"),
-        ("linked/x.txt", "'linked' on its way is a link or not a folder"),
+        ("linked/x.txt", "'linked' in its path is a link or not a folder"),
         ("file/x.txt", "is a link or not a folder"),
         ("folder", "is not a regular file"),
         ("fifo", "is not a regular file"),
@@ -177,7 +177,7 @@ def test_an_edit_changes_its_piece_and_nothing_else(root: Path, text: bytes, old
     ("text", "old", "words"),
     [
         ("one\ntwo\n", "three", ["is not in 'f'", "read the file again"]),
-        ("if x:\n\treturn\n", "if x:\n    return", ["is not in", "at line 1", "white space"]),
+        ("if x:\n\treturn\n", "if x:\n    return", ["is not in", "line 1 has it", "white space"]),
         ("a\nb\na\n", "a", ["more than once", "at lines 1, 3", "add lines before or after"]),
         ("aaa", "aa", ["more than once", "at lines 1, 1"]),
         ("x\n" * 9, "x", ["at lines 1, 2, 3, 4, 5 and more"]),

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lamina.errors import ToolError
-from lamina.tools.mcp import mcp_tools, servers_of
+from lamina.tools.mcp import mcp_tools, read_servers
 from lamina.tools.registry import ToolRegistry
 from lamina.types import Decision, Outcome, ToolCallEvent
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_call_passes_on_and_the_server_lives(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"command": "/nonesuch/server"}, "the MCP server small could not be started: there is no '/nonesuch/server'"),
+        ({"command": "/nonesuch/server"}, "the MCP server small could not be started: the command '/nonesuch/server' was not found"),
         ({"command": sys.executable, "args": [SCRIPT, "dead"]}, r"could not be started.*no licence\\x1b\[0m found"),
         ({"command": sys.executable, "args": [SCRIPT, "deaf"]}, "not ready within 1.5 seconds"),
         ({"url": "http://127.0.0.1:9/mcp"}, "could not be started"),
@@ -201,13 +201,13 @@ async def test_no_servers_and_servers_without_tools_give_none(tmp_path: Path) ->
 )
 def test_a_configuration_that_is_wrong_says_where(entry: dict[str, Any], words: str) -> None:
     with pytest.raises(ToolError, match=words):
-        servers_of(entry)
+        read_servers(entry)
 
 
 def test_a_configuration_never_shows_its_secrets() -> None:
-    found = servers_of(config(env={"TOKEN": "canary"}) | {"other": 1})
+    found = read_servers(config(env={"TOKEN": "canary"}) | {"other": 1})
     assert "canary" not in repr(found)
-    assert servers_of({"mcpServers": {"a": {"command": "x", "disabled": True}}}) == []
+    assert read_servers({"mcpServers": {"a": {"command": "x", "disabled": True}}}) == []
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lamina.errors import NotFoundError, ToolError
 from lamina.text.messages import Phrase
 from lamina.text.schema import find_problems
-from lamina.tools.registry import Tool, ToolRegistry, schema_of
+from lamina.tools.registry import Tool, ToolRegistry, build_schema
 from lamina.types import Decision, Outcome, ToolCallEvent
 
 
@@ -307,14 +307,14 @@ async def test_S8_a_late_tool_is_ended_and_the_model_is_told() -> None:
 
     outcome = await ToolRegistry(tool_of(slow, seconds=0.02)).call(call("t"))
     assert outcome.state == "failed"
-    assert "not done after 0.02 seconds" in outcome.text
+    assert "not finished after 0.02 seconds" in outcome.text
     assert ended.is_set()
 
 
 async def test_a_late_function_in_a_thread_does_not_hold_the_turn_for_ever() -> None:
     release = threading.Event()
     outcome = await ToolRegistry(tool_of(lambda: release.wait(60), seconds=0.02)).call(call("t"))
-    assert "not done after" in outcome.text
+    assert "not finished after" in outcome.text
     release.set()
 
 
@@ -395,7 +395,7 @@ def test_a_safe_call_runs_unasked_and_a_blocked_one_never() -> None:
     outcome = run(tool_of(lambda: "ran", check=deciding("block", "it deletes everything")), ask=ask)
     assert outcome.state == "blocked"
     assert "it deletes everything" in outcome.text
-    assert "Do not try to reach the same" in outcome.text
+    assert "Do not try to achieve the same" in outcome.text
     assert run(tool_of(lambda: "ran", check=deciding("perhaps")), ask=ask).state == "blocked"
     assert ask.calls == []
 
@@ -405,8 +405,8 @@ def test_only_a_plain_yes_lets_a_call_run(answer: object) -> None:
     ask = Asked(answer)
     outcome = run(tool_of(lambda: "ran", check=deciding("confirm", "it pushes")), ask=ask)
     assert outcome.state == "refused"
-    assert "said no" in outcome.text
-    assert "Do not try to reach the same by another command, tool or file" in outcome.text
+    assert "declined" in outcome.text
+    assert "Do not try to achieve the same with another command, tool or file" in outcome.text
     assert ask.calls[0][1].shows == "what will run"
 
 
@@ -487,5 +487,5 @@ def test_what_fits_a_type_is_of_that_type(value: Any) -> None:
         str | None: lambda v: v is None or isinstance(v, str),
     }
     for hint, fits in kinds.items():
-        schema = {"type": "object", "properties": {"x": schema_of(hint, "t", "x")}}
+        schema = {"type": "object", "properties": {"x": build_schema(hint, "t", "x")}}
         assert (not find_problems(schema, {"x": value})) == fits(value), (hint, value)

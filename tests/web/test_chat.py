@@ -207,7 +207,7 @@ def test_a_long_session_is_shown_from_its_end_and_from_its_middle(serve: Serve, 
     seen.go(f"#/s/{session}")
     expect(seen.page.locator(".turn")).to_have_count(50)
     expect(seen.page.locator(".bubble").last).to_have_text("Question 69")
-    seen.page.get_by_role("button", name="Show older ones").click()
+    seen.page.get_by_role("button", name="Show older").click()
     expect(seen.page.locator(".turn")).to_have_count(70)
     expect(seen.page.locator(".bubble").first).to_have_text("Question 0")
     seen.go(f"#/s/{session}/3")

@@ -105,7 +105,7 @@ def test_the_raw_bytes_are_checked_on_the_page_and_downloaded_whole(world: World
     sent = payload(world[0], turn)
     seen.page.get_by_role("tab", name="Raw bytes").click()
     expect(seen.page.locator(".sha")).to_have_text(f"SHA-256 {hashlib.sha256(sent).hexdigest()}")
-    expect(seen.page.locator(".raw .hint")).to_contain_text("is the one of the receipt")
+    expect(seen.page.locator(".raw .hint")).to_contain_text("matches the receipt")
     assert (seen.page.text_content(".raw pre") or "").encode() == sent
     with seen.page.expect_download() as download:
         seen.page.get_by_role("button", name="Download").click()
@@ -120,7 +120,7 @@ def test_bytes_that_are_not_those_of_the_receipt_are_told(world: World, look: Lo
     seen.page.route("**/payload*", lambda route: route.fulfill(status=200, body=changed))
     seen.go(f"#/t/{turns[3]}/inspect")
     seen.page.get_by_role("tab", name="Raw bytes").click()
-    expect(seen.page.locator(".raw .hint")).to_contain_text("is not the one of the receipt")
+    expect(seen.page.locator(".raw .hint")).to_contain_text("does not match the receipt")
 
 
 def test_two_turns_show_the_first_differing_byte_its_layer_and_the_reason(world: World, look: Look) -> None:
@@ -166,7 +166,7 @@ def test_the_chart_has_a_bar_for_each_turn_that_leads_to_it(world: World, look: 
     bars.nth(2).click()
     expect(seen.page.locator(".chart-svg .bar.current title")).to_contain_text("Turn 3")
     assert seen.page.evaluate("() => location.hash") == f"#/t/{turns[2]}/inspect"
-    seen.page.get_by_role("link", name="Compare with the turn before").click()
+    seen.page.get_by_role("link", name="Compare with the previous turn").click()
     expect(seen.page.locator(".verdict")).to_be_visible()
     assert site.url in seen.page.url
 
@@ -206,7 +206,7 @@ def test_what_would_be_sent_now_is_shown_and_nothing_is_sent(world: World, look:
     expect(seen.page.locator(".overview")).to_contain_text("Not sent yet")
     assert "Who lit the lamp? 灯是谁点的？" in shown(seen.page)
     seen.page.get_by_role("tab", name="Raw bytes").click()
-    expect(seen.page.locator(".raw .hint")).to_contain_text("is the one of the receipt")
+    expect(seen.page.locator(".raw .hint")).to_contain_text("matches the receipt")
     assert len(site.ask("GET", f"/api/sessions/{session}/turns")["turns"]) == len(turns)
     seen.page.get_by_role("link", name="Back to the chat").click()
     expect(seen.page.locator("#ask")).to_have_value("Who lit the lamp? 灯是谁点的？")

@@ -14,11 +14,11 @@ from tests.web.test_trouble import HELLO, SLOW, begun, forgive
 World = tuple[Site, str, list[str]]
 HAN = re.compile(r"[\u4e00-\u9fff]")
 ENDED = {
-    "en-GB": "Ended before it was complete. What came so far is kept. "
+    "en-GB": "Ended before it was complete. What arrived is saved. "
     "The process that was answering stopped before the answer was complete.",
     "zh-CN": "回答未完成就结束了，已生成的内容已保留。 负责回答的进程在回答完成之前停止了。",
 }
-CUT = {"en-GB": "The answer ends here because its limit of tokens was reached.", "zh-CN": "回答已达到 token 上限"}
+CUT = {"en-GB": "The answer ends here because it reached its token limit.", "zh-CN": "回答已达到 token 上限"}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 780}, "is_mobile": True, "has_touch": True}
 
 
@@ -67,7 +67,7 @@ def test_an_id_that_is_wrong_is_told_in_chinese_and_an_error_without_chinese_wor
     seen = look(world[0], locale="zh-CN")
     seen.go("#/t/nope/inspect")
     expect(seen.page.locator(".problem > div")).to_have_text(
-        "这里没有这项内容请检查路径和 id；GET /api/openapi.json 列出所有路由"
+        "这里没有内容请检查路径和 id；GET /api/openapi.json 列出所有路由"
     )
     explained = seen.page.evaluate(
         """async (said) => (await import("/web/texts.js")).phrase(said)""", {"code": "constructor", "text": "it broke"}

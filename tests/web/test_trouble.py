@@ -44,7 +44,7 @@ def test_a_gateway_that_ends_in_mid_answer_is_told_and_everything_stays(serve: S
     begun(seen)
     expect(seen.page.locator(".session")).to_have_count(2)
     site.end()
-    expect(seen.page.locator(".answer .notice")).to_contain_text("The gateway ended before the answer did.")
+    expect(seen.page.locator(".answer .notice")).to_contain_text("The gateway stopped before the answer was complete.")
     expect(seen.page.locator(".answer .notice")).to_have_count(1)
     expect(seen.page.locator(".answer")).not_to_contain_text("Stopped")
     expect(seen.page.locator(".prose")).to_contain_text("word0 word1 word2")
@@ -65,7 +65,7 @@ def test_an_answer_that_somebody_else_stopped_is_not_said_to_be_stopped_here(ser
     site.ask("POST", f"/api/turns/{turn}/cancel", {})
     expect(seen.page.locator(".answer .notice")).to_contain_text("not from this page")
     seen.page.reload()
-    expect(seen.page.locator(".answer .notice")).to_have_text("Ended before it was complete. What came so far is kept.")
+    expect(seen.page.locator(".answer .notice")).to_have_text("Ended before it was complete. What arrived is saved.")
 
 
 def test_enter_while_an_answer_runs_says_that_the_words_wait(serve: Serve, look: Look) -> None:
@@ -216,7 +216,7 @@ def test_the_button_for_pictures_is_off_where_the_model_sees_none(
     picture = seen.page.locator(".composer .picture")
     if sees is False:
         expect(picture).to_be_disabled()
-        expect(picture).to_have_attribute("title", "This model sees no pictures")
+        expect(picture).to_have_attribute("title", "This model cannot see pictures")
     else:
         expect(picture).to_be_enabled()
         expect(picture).to_have_attribute("title", "Add a picture")
@@ -227,7 +227,7 @@ def test_a_wrong_token_is_told_and_the_right_address_is_named_first(serve: Serve
     site = serve(HELLO)
     seen = look(site, enter=False, locale=lang)
     seen.page.goto(f"{site.url}/?token=lam_loopback_wrong")
-    told = {"en-GB": "That token is not right.", "zh-CN": "这个令牌不对。"}[lang]
+    told = {"en-GB": "This token is wrong.", "zh-CN": "这个令牌不对。"}[lang]
     expect(seen.page.locator(".login .problem")).to_contain_text(told)
     expect(seen.page.locator(".login p code").first).to_have_text("lamina serve")
     expect(seen.page.locator(".login p code").nth(1)).to_have_text("lamina keys new")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from lamina.assembly.checks import check_message
+from lamina.assembly.history import check_message
 from lamina.errors import MessageError, format_value
 from lamina.text.json import read_strict_json
 from lamina.text.messages import Phrase

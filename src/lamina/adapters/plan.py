@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from lamina.adapters.forms import text_of
-from lamina.assembly.context import assemble
-from lamina.assembly.messages import StartOn
+from lamina.assembly.budget import Budget, StartOn
+from lamina.assembly.pieces import PromptStyle
+from lamina.assembly.request import assemble
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.errors import LayerError, MessageError, format_value
 from lamina.ports import Count
@@ -82,15 +83,11 @@ class Plan:
         given = self.layers(history) if callable(self.layers) else self.layers
         context = assemble(
             [*own, *given],
-            history=history,
-            budget=self.budget,
-            count=self.count,
+            history,
+            None,
+            budget=Budget(self.budget, self.count, self.shares, start_on=self.start_on),
+            style=PromptStyle(self.mark, self.owner, self.lang),
             tools=[*tools, *self.tools],
-            start_on=self.start_on,
-            owner=self.owner,
-            mark=self.mark,
-            lang=self.lang,
-            shares=self.shares,
         )
         self.tell(context)
         return context, _kept(spoken, context)

@@ -17,8 +17,8 @@ from lamina.app.skills import add_templates, import_templates
 from lamina.app.tools import open_tools
 from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_after_turn
-from lamina.assembly.checks import check_message
-from lamina.assembly.tokens import Remembered
+from lamina.assembly.history import check_message
+from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
@@ -163,7 +163,7 @@ class App:
             sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else dict.fromkeys(FROM_MEMORY, OFF)
         build = BuildSettings(
-            settings.budget, Remembered(counter(settings.counter)), settings.form, settings.prompt_lang,
+            settings.budget, CachedCount(counter(settings.counter)), settings.form, settings.prompt_lang,
             {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
         )  # fmt: skip
         self.builder = ContextBuilder(

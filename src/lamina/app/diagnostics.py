@@ -17,15 +17,17 @@ from lamina.app.files import IDENTITY, check_hidden, instruction_files, missing_
 from lamina.app.providers import provider_of
 from lamina.app.store_admin import file_of, info, open_only
 from lamina.app.tools import sandbox_of
-from lamina.assembly.context import assemble
+from lamina.assembly.budget import Budget
+from lamina.assembly.pieces import PromptStyle
+from lamina.assembly.request import assemble
 from lamina.errors import EmbedderError, LaminaError
 from lamina.ports import Embedder
 from lamina.sandbox.process import SYSTEM_PATH
-from lamina.sandbox.sandbox import Confined
+from lamina.sandbox.sandbox import SandboxRunner
 from lamina.settings import Settings
 from lamina.store.sqlite_tables import Problem
 from lamina.text.messages import Phrase
-from lamina.tools.bash import interpreter
+from lamina.tools.bash import find_shell
 from lamina.types import Text, Usage
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -63,7 +65,7 @@ async def provider_answers(settings: Settings, *, online: bool) -> Probe:
     asked = online or provider.name in LOCAL_PROVIDERS
     try:
         if asked:
-            context = assemble([], user="Say yes.", budget=1_000, mark=new_mark())
+            context = assemble([], [], "Say yes.", budget=Budget(1_000), style=PromptStyle(new_mark()))
             async with asyncio.timeout(ANSWER_TIMEOUT_S), aclosing(provider.stream(context, max_tokens=1)) as streamed:
                 async for event in streamed:
                     if isinstance(event, Text | Usage):
@@ -155,8 +157,8 @@ class SandboxState:
 
 async def sandbox_state(settings: Settings, folder: Path) -> SandboxState:
     """Known by running a command that does nothing."""
-    confined = Confined(replace(sandbox_of(settings), use="auto"), os.path.realpath(folder), {"PATH": SYSTEM_PATH})
-    ran = await confined.run([*interpreter(), ":"], seconds=ANSWER_TIMEOUT_S, most_bytes=1_000, changes=False)
+    confined = SandboxRunner(replace(sandbox_of(settings), use="auto"), os.path.realpath(folder), {"PATH": SYSTEM_PATH})
+    ran = await confined.run([*find_shell(), ":"], seconds=ANSWER_TIMEOUT_S, max_bytes=1_000, changes=False)
     version = int(ran.report.get("ready", "").rpartition(" ")[2] or 0)
     reasons = tuple(f"{mode}: {why}" for mode, why in confined.ruled_out.items())
     return SandboxState(confined.mode if "ready" in ran.report else "none", version, reasons)

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from lamina.assembly.checks import check_message, fields_of
-from lamina.assembly.context import assemble
-from lamina.assembly.estimate import estimate_tokens
+from lamina.assembly.budget import Budget
 from lamina.assembly.fences import session_mark
-from lamina.assembly.prompt import mode_hint
-from lamina.assembly.tokens import estimate_message_tokens
-from lamina.assembly.wire import encode
+from lamina.assembly.history import check_message, fields_of
+from lamina.assembly.pieces import PromptStyle, mode_hint
+from lamina.assembly.request import assemble, encode
+from lamina.assembly.tokens import estimate_message_tokens, estimate_tokens
 from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, format_value
 from lamina.portable import BINARY, take_lock
 from lamina.ports import Count
@@ -122,16 +121,9 @@ def assemble_files(
         layers += prompt_manager(settings, files).prepare(user).layers
     mark = mark or session_mark(b"files", repr(([layer.text for layer in layers], history, user)))
     layers[0] = replace(layers[0], text=layers[0].text.replace(MARK, mark)) if is_shipped(layers[0]) else layers[0]
-    return assemble(
-        layers,
-        history=history,
-        user=user,
-        budget=settings.budget,
-        count=counter(settings.counter),
-        tools=read_tools(sources.tools) if sources.tools else [],
-        mark=mark,
-        lang=settings.prompt_lang,
-    )
+    budget, style = Budget(settings.budget, counter(settings.counter)), PromptStyle(mark, lang=settings.prompt_lang)
+    tools = read_tools(sources.tools) if sources.tools else ()
+    return assemble(layers, history, user, budget=budget, style=style, tools=tools)
 
 
 def instruction_files(settings: Settings, workspace: Path | None, folder: Path | None = None) -> InstructionFiles:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from lamina.assembly.results import said_by_tool
+from lamina.assembly.fences import read_result
 from lamina.engine.handle import TurnHandle
 from lamina.engine.run import Engine
 from lamina.errors import InputError, format_value
@@ -146,7 +146,7 @@ def result_of(call: ToolCallEvent, row: StoredMessage) -> ToolResult:
     """How a call ended, from its stored result. How long it took is not stored, nor, by 0.1.0, its state."""
     content = row.message["content"]
     state = content.state if isinstance(content, ToolOutput) else "done"
-    return ToolResult(call.id, call.name, said_by_tool(row.text, row.message), state, 0.0)
+    return ToolResult(call.id, call.name, read_result(row.text, row.message), state, 0.0)
 
 
 def ended(turn: TurnRecord) -> Ended:

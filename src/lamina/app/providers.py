@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from lamina.app.files import new_mark
-from lamina.assembly.context import assemble
-from lamina.assembly.wire import encode
+from lamina.assembly.budget import Budget
+from lamina.assembly.pieces import PromptStyle
+from lamina.assembly.request import assemble, encode
 from lamina.errors import SettingsError, format_value
 from lamina.ports import Complete, Count, Encode, Provider
 from lamina.settings import Settings
@@ -90,14 +91,9 @@ def complete_with(provider: Provider, count: Count) -> Complete:
 
     async def complete(messages: Sequence[Message], schema: Mapping[str, Any] | None) -> str:
         *before, last = messages
-        context = assemble(
-            history=before[1:],
-            user=last["content"] or "",
-            budget=1e12,
-            count=count,
-            mark=new_mark(),
-            **_system_layers(before),
-        )
+        layers = [Layer("identity", str(before[0]["content"]), "lamina")] if before else []
+        budget, style = Budget(1e12, count), PromptStyle(new_mark())
+        context = assemble(layers, before[1:], last["content"] or "", budget=budget, style=style)
         pieces: list[str] = []
         async with aclosing(provider.stream(context, max_tokens=BACKGROUND_ANSWER_TOKENS)) as stream:
             async for event in stream:
@@ -106,10 +102,6 @@ def complete_with(provider: Provider, count: Count) -> Complete:
         return "".join(pieces)
 
     return complete
-
-
-def _system_layers(messages: Sequence[Message]) -> dict[str, Any]:
-    return {"layers": [Layer("identity", str(messages[0]["content"]), "lamina")]} if messages else {}
 
 
 def _read_key(secret: str) -> Key | None:

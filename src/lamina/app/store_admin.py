@@ -10,8 +10,7 @@ from typing import BinaryIO, Protocol, cast
 
 from lamina.app.app import App
 from lamina.app.interrupts import interruptible
-from lamina.assembly.checks import check_message
-from lamina.assembly.history import whole_message
+from lamina.assembly.history import check_message, repair_message
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
 from lamina.store.admin import COUNTER
@@ -178,7 +177,7 @@ async def import_lines(store: Store, name: str, owner: str | None, step: Callabl
 def _check_sendable(message: AnyMessage) -> None:
     """Refuse a message that would stand in the way of every request after it; one without a word is never sent."""
     if message.get("content") or message.get("tool_calls"):
-        check_message(whole_message(cast("Message", message)), "message")
+        check_message(repair_message(cast("Message", message)), "message")
 
 
 async def reindex(app: App, step: Callable[[str, int, int], object]) -> tuple[int, int]:

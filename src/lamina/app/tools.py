@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.files import instruction_files, parse_json, read_text
-from lamina.assembly.checks import fields_of
+from lamina.assembly.history import fields_of
 from lamina.errors import InputError, InstructionsError, SettingsError, format_value
 from lamina.portable import HELD
 from lamina.sandbox.process import CAN_END_FAMILY

@@ -17,8 +17,8 @@ from lamina.app.follow import result_of
 from lamina.app.lookup import LAST, whole_id
 from lamina.app.providers import provider_of
 from lamina.app.trace import requests_of
-from lamina.assembly.context import context_again
 from lamina.assembly.receipt import Difference, explain, predicted_prefix
+from lamina.assembly.request import context_of_receipt
 from lamina.errors import InputError, NotFoundError
 from lamina.prompts.injection import InjectionState
 from lamina.records import REQUESTS, Session, StoredMessage, TurnRecord
@@ -168,7 +168,7 @@ async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Ev
     """The same bytes to the provider of the settings, and what it says this time."""
     provider = provider_of(settings, encode=lambda context, grammar: context.receipt)
     try:
-        streamed = provider.stream(context_again(receipt), max_tokens=settings.max_tokens or None)
+        streamed = provider.stream(context_of_receipt(receipt), max_tokens=settings.max_tokens or None)
         async with aclosing(streamed):
             async for event in streamed:
                 yield event

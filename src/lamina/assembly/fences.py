@@ -3,7 +3,8 @@
 What is fenced depends on where a text comes from, never on what it looks like. A fence's tag carries the session's
 mark, which is made from a secret. Where the text itself holds the mark, in any case, width or spelling, the tag gets a
 number that is not in the text (`data-MARK.1.`), so the text is never altered and can never close its fence, even when
-somebody knows the mark. There is no default mark: it is passed in.
+somebody knows the mark. There is no default mark: it is passed in. Results of tools are fenced and bounded here (S6),
+and a filter keeps fences and hints that a model repeats out of its answer.
 """
 
 import hashlib
@@ -11,17 +12,23 @@ import hmac
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from typing import Literal
 
-from lamina.assembly.prompt import JOIN, check_lang, segment_opening
-from lamina.errors import PromptError, format_value
-from lamina.text.messages import Phrase
+from lamina.errors import LayerError, PromptError, ToolError, format_value
+from lamina.text.messages import LANGUAGES, Phrase
 from lamina.text.unicode import SLICE_SIZE, check_unicode, slices
-from lamina.types import Lang
+from lamina.types import AnyMessage, Lang, OutcomeState, ResultHint, ToolOutput
+
+JOIN = "\n\n"
+HEADINGS: dict[str, dict[str, str]] = {
+    "tools": {"en": "Tool notes", "zh": "可用工具补充说明"},
+    "state": {"en": "Runtime state", "zh": "运行时状态"},
+}
+
 
 Kind = Literal["data", "layer"]
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -29,11 +36,11 @@ MARK = re.compile(r"[a-z0-9]{4,32}")
 ATTRIBUTES = r'((?: [a-z][a-z0-9_]*="[^"\n]*")*)'
 WORDS = (("words", "yes"),)
 HINT_OPENING = re.compile(rf"<system_hint{ATTRIBUTES}>")
-
-
-LOOKALIKES = ((0xAA, 0xBB), (0x2070, 0x20A0), (0x2100, 0x2150), (0x2460, 0x2500), (0xFF10, 0xFF5B), (0x1D400, 0x1D800),
-              (0x1F100, 0x1F200))  # fmt: skip
-"""Where Unicode keeps other forms of ASCII letters and digits: full-width, circled, mathematical, raised …"""
+LOOKALIKES = (
+    (0xAA, 0xBB), (0x2070, 0x20A0), (0x2100, 0x2150), (0x2460, 0x2500), (0xFF10, 0xFF5B), (0x1D400, 0x1D800),
+    (0x1F100, 0x1F200),
+)  # fmt: skip
+"""Where Unicode has other forms of ASCII letters and digits: full-width, circled, mathematical, raised …"""
 _LOOKALIKE = re.compile("[" + "".join(f"{chr(first)}-{chr(end - 1)}" for first, end in LOOKALIKES) + "]")
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]+")
 _PUNCTUATION = {at: None for at in range(128) if not chr(at).isalnum()}
@@ -42,6 +49,16 @@ _ENTITY = re.compile(
 )
 _NOT_IN_ENTITY = re.compile("[^&#;0-9A-Za-z]")
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"'}
+
+
+def check_lang(lang: str) -> None:
+    if lang not in LANGUAGES:
+        raise LayerError("layer.unknown_language", lang=format_value(lang), known=LANGUAGES)
+
+
+def segment_opening(name: str, lang: Lang = "en") -> str:
+    """What opens the segments of tool notes and runtime state: a rule and a heading."""
+    return f"---\n# {HEADINGS[name][lang]}\n\n"
 
 
 def session_mark(secret: bytes, session: str) -> str:
@@ -366,3 +383,177 @@ class _Reader:
     def broken(self, expected: str | Phrase) -> PromptError:
         found = format_value(self.text[self.at : self.at + 40])
         return PromptError("prompt.not_rendered", expected=expected, position=self.at, found=found)
+
+
+MAX_CHARS = 8_000
+ADVICE = "Only the beginning is shown. Ask for less, for example with a narrower query."
+JOINER = "\u200d"
+JAMO = frozenset(map(chr, range(0x1160, 0x1200)))
+"""Vowels and finals of Korean syllables that are written letter by letter."""
+
+
+def tool_result(
+    output: str, *, tool: str, max_chars: int = MAX_CHARS, advice: str = ADVICE, state: OutcomeState = "done"
+) -> ToolOutput:
+    """The content of a tool message. Output over `max_chars` is cut at a character people see as one."""
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise ToolError("tool.bad_max_chars", tool=tool, value=format_value(max_chars))
+    if not isinstance(output, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise ToolError("tool.output_not_text", tool=tool, type=type(output).__name__, value=format_value(output))
+    shown_part = clip(output, max_chars)
+    if len(shown_part) == len(output):
+        return ToolOutput(output, tool, state=state)
+    attributes = (
+        ("tool", tool),
+        ("reason", "too_long"),
+        ("actual_chars", str(len(output))),
+        ("max_chars", str(max_chars)),
+    )
+    return ToolOutput(shown_part, tool, (ResultHint("tool_output_omitted", advice, attributes),), state)
+
+
+def render_result(content: str, mark: str) -> str:
+    """A result as it is sent: fenced, and behind the fence the hints that lamina put beside it."""
+    tool, hints = (content.tool, content.hints) if isinstance(content, ToolOutput) else ("", ())
+    fenced = Fence(str(content), f"tool:{tool}" if tool else "tool").render(mark)
+    return "\n".join([fenced, *(Hint(hint.type, hint.body, hint.attributes).render(mark) for hint in hints)])
+
+
+def read_result(text: str, message: AnyMessage) -> str:
+    """What a tool said, of a stored result, for people to read. 0.1.0 stored results with their fences."""
+    content = message["content"]
+    if isinstance(content, ToolOutput):
+        cut = any(hint.type == "tool_output_omitted" for hint in content.hints)
+    elif found := _FENCED.match(text):
+        text, cut = found["text"], '"tool_output_omitted"' in text[found.end() :]
+    else:
+        cut = False
+    return f"{text}\n…" if cut else text
+
+
+_FENCED = re.compile(rf"<(?P<tag>data-[a-z0-9]+(?:\.[0-9]+\.)?){ATTRIBUTES}>\n(?P<text>.*?)\n</(?P=tag)>", re.DOTALL)
+
+
+def clip(text: str, max_chars: int) -> str:
+    """The first `max_chars` characters, a few fewer where the cut would fall inside a composed one."""
+    if len(text) <= max_chars:
+        return text
+    for end in range(max_chars, max(-1, max_chars - 32), -1):
+        if not _joined(text, end):
+            return text[:end]
+    return text[:max_chars]
+
+
+def _joined(text: str, at: int) -> bool:
+    """Does the character at `at` belong to the one before it?"""
+    if at == 0:
+        return False
+    before, here = text[at - 1], text[at]
+    if before == JOINER or here == JOINER or (before, here) == ("\r", "\n"):
+        return True
+    if unicodedata.category(here).startswith("M") or "\U0001f3fb" <= here <= "\U0001f3ff" or here in JAMO:
+        return True
+    if _flag_letter(here) and _flag_letter(before):  # flags are pairs: an odd number before means inside one
+        run = 0
+        while run < at and _flag_letter(text[at - 1 - run]):
+            run += 1
+        return run % 2 == 1
+    return "\U000e0020" <= here <= "\U000e007f"
+
+
+def _flag_letter(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+HINT, HINT_END = "<system_hint", "</system_hint>"
+MAX_TAG_CHARACTERS = 2_000
+"""Characters that a tag may have; one without an end by then counts as one, and everything behind it as its inside."""
+_HINT = re.compile(HINT, re.IGNORECASE)
+_MAY_OPEN = re.compile("<(?:/?(?:[sdl]|$)|$)", re.IGNORECASE)
+"""What may be the beginning of a tag of ours; `$` because the rest of it may come later."""
+_OTHER_WORD = re.compile("</?system_hint[a-z0-9_-]")
+
+
+def find_hint_tags(text: str) -> Iterator[str]:
+    """The opening tags of hints that stand in a text."""
+    for found in _HINT.finditer(text) if "<" in text else ():
+        end = text.find(">", found.end(), found.start() + MAX_TAG_CHARACTERS)
+        if end >= 0 and "<" not in text[found.end() : end]:
+            yield text[found.start() : end + 1]
+
+
+class TagFilter:
+    """`feed` what comes, show what it gives back, and `close` at the end. `typed` says whether the user wrote a tag."""
+
+    def __init__(self, mark: str, typed: Callable[[str], bool] = lambda tag: False) -> None:
+        self._fences = tuple(f"{begin}{kind}-{check_mark(mark)}" for kind in ("data", "layer") for begin in ("<", "</"))
+        self._openings = (HINT, HINT_END[:-1], *self._fences)
+        self._opening_size = max(map(len, self._openings)) + 1
+        self._typed = typed
+        self._held = self._shown = ""
+        """What may become a tag, and the end of what was let through."""
+        self._depth = 0
+        """Hints that are open and dropped."""
+        self._passed = 0
+        """Hints of the user's own that were let through and are still open."""
+
+    def feed(self, text: str) -> str:
+        held, at, begin, out = self._held + text, 0, 0, list[str]()
+        while found := _MAY_OPEN.search(held, at):
+            at = found.start()
+            low = held[at : at + self._opening_size].lower()
+            if not low.startswith(self._openings):
+                if any(opening.startswith(low) for opening in self._openings):
+                    break
+                at += 1
+                continue
+            if _OTHER_WORD.match(low):  # <system_hints> is another word
+                at += 1
+                continue
+            end = held.find(">", at, at + MAX_TAG_CHARACTERS)
+            if end < 0 and len(held) - at < MAX_TAG_CHARACTERS:
+                break
+            self._let(held[begin:at], out)
+            begin = end + 1 if end >= 0 else at + MAX_TAG_CHARACTERS
+            self._tag(held[at:begin], end >= 0, out)
+            at = begin
+        else:
+            at = len(held)
+        self._let(held[begin:at], out)
+        self._held = held[at:]
+        return "".join(out)
+
+    def close(self) -> str:
+        """The answer is over: what was held back because it might have become a tag is text after all."""
+        rest, self._held = self._held, ""
+        return "" if self._depth or rest.lower().startswith(self._openings) else rest
+
+    def _let(self, text: str, out: list[str]) -> None:
+        """Text that passes, unless a hint that is dropped is open around it."""
+        if not self._depth and text:
+            out.append(text)
+            self._shown = (self._shown + text[-MAX_TAG_CHARACTERS:])[-MAX_TAG_CHARACTERS:]
+
+    def _tag(self, tag: str, ended: bool, out: list[str]) -> None:
+        low = tag.lower()
+        if low.startswith(self._fences):
+            return self._drop(out)
+        if low.startswith("</"):
+            if self._depth:
+                self._depth -= 1
+                return None if self._depth else self._drop(out)
+            if self._passed:
+                self._passed -= 1
+                return self._let(tag, out)
+            return self._drop(out)
+        if ended and not self._depth and self._typed(tag):
+            self._passed += 1
+            return self._let(tag, out)
+        self._depth += not tag.endswith("/>")
+        return self._drop(out)
+
+    def _drop(self, out: list[str]) -> None:
+        """Something is gone here; what stands on both sides of it must not become a tag by that."""
+        begin = self._shown.rfind("<")
+        if not self._depth and begin >= 0 and any(o.startswith(self._shown[begin:].lower()) for o in self._openings):
+            self._let(" ", out)

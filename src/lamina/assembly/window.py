@@ -1,78 +1,136 @@
-"""The window of a growing chat: append a message, get the messages that fit.
+"""The messages that fit: of a history at hand (seed 001), or of a chat that grows message by message.
 
-Running totals and safe cut points are kept as messages come in, so a turn costs what is new.
-What was cut is released; the window never grows with the chat.
+A `Window` keeps running totals and safe cut points as messages come in, so a turn costs what is new. What was cut is
+released; the window never grows with the chat.
 """
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from lamina.assembly.checks import check_message
-from lamina.assembly.context import build_context
-from lamina.assembly.entries import Entry, as_current, build_head, history_entry, left_out, own_copy
-from lamina.assembly.fences import check_mark, holds_mark
-from lamina.assembly.messages import Messages, StartOn, check_start_on
-from lamina.assembly.shares import OVER_BUDGET
+from lamina.assembly.budget import OVER_BUDGET, Budget, Fitted, StartOn, check_budget, check_start_on
+from lamina.assembly.fences import holds_mark
+from lamina.assembly.history import CallTracker, check_history, check_message, longest_suffix
+from lamina.assembly.pieces import (
+    Entry,
+    PromptStyle,
+    build_head,
+    copy_message,
+    dropped_history,
+    history_entry,
+    mark_current,
+    order_layers,
+)
+from lamina.assembly.request import Words, build_context
 from lamina.assembly.tokens import (
     Calibration,
-    check_budget,
     check_count,
     check_counter,
     content_tokens,
     estimate_message_tokens,
     per_message,
     per_request,
+    text_tokens,
 )
-from lamina.errors import BudgetError, MessageError, OpenCallsError, format_value
+from lamina.errors import MessageError, format_value
 from lamina.ports import Count
 from lamina.text.messages import Phrase
 from lamina.text.unicode import check_unicode
-from lamina.types import AnyMessage, AnyTool, Context, Dropped, Lang, Layer, Message
+from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Message
 
 
-def check_low_water(low_water: object) -> float | None:
-    """A share of the budget down to which a cut goes; None cuts only as much as it must."""
-    if low_water is None:
-        return None
-    if isinstance(low_water, bool) or not isinstance(low_water, int | float) or not 0 < low_water <= 1:
-        raise BudgetError("budget.bad_low_water", value=format_value(low_water))
-    return float(low_water)
+class Messages(list[Message]):
+    """The fitted messages: a plain list for any SDK, which also says what it cost and what was left out."""
+
+    __slots__ = ("_dropped", "budget", "dropped_count", "over_budget", "tokens")
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        *,
+        tokens: int,
+        budget: float,
+        dropped: tuple[int, Callable[[], int]],
+        factor: float = 1.0,
+    ) -> None:
+        super().__init__(messages)
+        self.tokens = tokens
+        self.budget = budget
+        self.over_budget = tokens * factor > budget
+        """True when what always stays exceeds the budget by itself."""
+        self.dropped_count, self._dropped = dropped
+
+    @property
+    def dropped(self) -> Dropped:
+        """How many messages were left out, and their tokens, which are counted only when they are asked for."""
+        return Dropped(self.dropped_count, self._dropped())
 
 
-def room_for_history(budget: float, fixed: float, low_water: float | None) -> float:
-    """What the history may cost after a cut. With a low-water mark that the fixed part reaches, a share of the rest."""
-    if low_water is None:
-        return budget - fixed
-    return budget * low_water - fixed if fixed < budget * low_water else (budget - fixed) * low_water
+def _tokens_before(history: Sequence[AnyMessage], end: int, count: Count) -> int:
+    """Tokens of `history[:end]`, every message checked."""
+    if len(history) < end:
+        raise MessageError("history.changed", expected=end, count=len(history))
+    each, tokens = per_message(count), 0
+    for index in range(end):
+        message = history[index]
+        check_message(message, f"history[{index}]")
+        tokens += content_tokens(message, count) + each
+    return tokens
 
 
-class CallTracker:
-    """Which tool calls wait for their results, as messages come in one by one."""
+def build_llm_messages(
+    *,
+    system_prompt: str,
+    history: Sequence[AnyMessage],
+    current_user_message: Words,
+    max_token_budget: float,
+    count_tokens: Count = estimate_message_tokens,
+    start_on: StartOn = None,
+) -> Messages:
+    """`[system, *history, current]` within a budget, as copies of what is handed in (seed 001).
 
-    def __init__(self) -> None:
-        self.open: dict[str, None] = {}
-        """Their ids, in order."""
+    System and current always stay; of the history the longest legal suffix that fits (M3, M4, M7).
+    """
+    check_budget(max_token_budget)
+    check_counter(count_tokens)
+    check_start_on(start_on)
+    if not isinstance(system_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise MessageError(
+            "text.not_text", where="system_prompt", type=type(system_prompt).__name__, value=format_value(system_prompt)
+        )
+    system = cast(Message, {"role": "system", "content": system_prompt})
+    current = cast(Message, {"role": "user", "content": current_user_message})
+    fixed = per_request(count_tokens) + 2 * per_message(count_tokens)
+    fixed += text_tokens(system_prompt, count_tokens, "system_prompt")
+    if isinstance(current_user_message, str):
+        fixed += text_tokens(current_user_message, count_tokens, "current_user_message")
+    else:
+        check_message(current, "current_user_message")
+        fixed += content_tokens(current, count_tokens)
+    history = check_history(history)
+    start, used = longest_suffix(history, max_token_budget - fixed, count_tokens, start_on)
+    return Messages(
+        [system, *map(_own_message, history[start:]), _own_message(current)],
+        tokens=fixed + used,
+        budget=max_token_budget,
+        dropped=(start, lambda: _tokens_before(history, start, count_tokens)),
+    )
 
-    def take(self, message: AnyMessage, where: str) -> None:
-        """Take the next message in, or refuse it and change nothing."""
-        if message["role"] == "tool":
-            call = message["tool_call_id"]
-            if call not in self.open:
-                waiting = [*map(format_value, self.open)]
-                hint = "" if waiting else "call.none_waiting"
-                raise MessageError(
-                    "call.unexpected_result", where=where, call=format_value(call), waiting=waiting, hint=hint
-                )
-            del self.open[call]
-            return
-        self.check(where)
-        self.open = {call["id"]: None for call in message.get("tool_calls") or ()}
 
-    def check(self, where: str | Phrase) -> None:
-        if self.open:
-            raise OpenCallsError("call.still_open", where=where, call=format_value(next(iter(self.open))))
+def _own_message(message: AnyMessage) -> Message:
+    """A copy: changing it, or a part or a call in it, never changes what the caller handed in."""
+    is_plain = len(message) == 2 and isinstance(message["content"], str)  # nearly all are
+    return cast(Message, dict(message) if is_plain else _copy_nested(message))
+
+
+def _copy_nested(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _copy_nested(each) for name, each in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        copied = [_copy_nested(each) for each in cast("Sequence[object]", value)]
+        return copied if isinstance(value, list) else tuple(copied)
+    return value
 
 
 class Window:
@@ -84,26 +142,17 @@ class Window:
 
     def __init__(
         self,
+        budget: Budget,
+        style: PromptStyle,
         *,
-        budget: float,
         system: str | Sequence[Layer] = (),
         tools: Sequence[AnyTool] = (),
         history: Iterable[AnyMessage] = (),
-        count: Count = estimate_message_tokens,
-        low_water: float | None = None,
-        start_on: StartOn = None,
-        owner: str | None = None,
-        mark: str | None = None,
-        lang: Lang = "en",
     ) -> None:
-        self.budget = check_budget(budget, "budget")
-        self.low_water = check_low_water(low_water)
-        check_start_on(start_on)
-        check_counter(count)
         layers = [Layer("identity", system, "system")] if isinstance(system, str) else system
-        self._mark = check_mark(mark)
-        self._head = build_head(layers, tools, count=count, owner=owner, mark=self._mark, lang=lang)
-        self._count, self._start_on, self._owner = count, start_on, owner
+        count = budget.count
+        self._limits, self._style, self._count = budget, style, count
+        self._head = build_head([Fitted(layer) for layer in order_layers(layers)], tools, count, style)
         self._seed_count = count is estimate_message_tokens
         self._each, self._once = per_message(count), per_request(count)
         self._calls = CallTracker()
@@ -135,7 +184,7 @@ class Window:
         try:
             role, content = message["role"], message["content"]
             plain = type(content) is str and len(message) == 2 and (role == "user" or role == "assistant")
-            plain = plain and not holds_mark(content, self._mark)
+            plain = plain and not holds_mark(content, self._style.mark)
         except (KeyError, TypeError):
             role, content, plain = "", "", False
         if plain and not self._calls.open:
@@ -146,13 +195,12 @@ class Window:
         else:
             check_message(message, f"messages[{position}]")
             role = message["role"]
-            own = own_copy(message, self._mark)
+            own = copy_message(message, self._style.mark)
             self._nested = position
             cost = content_tokens(own, self._count)
-        safe = role != "tool"
         if not plain or self._calls.open:
             self._calls.take(own, f"messages[{position}]")
-        if safe and (self._start_on is None or role == self._start_on):
+        if role != "tool" and self._limits.start_on in (None, role):
             self._cuts.append(position)
         if role == "user":
             self._turn = position
@@ -194,7 +242,7 @@ class Window:
         return Messages(
             messages,
             tokens=self.tokens,
-            budget=self.budget,
+            budget=self._limits.tokens,
             dropped=(self._start, lambda: dropped),
             factor=self._factor,
         )
@@ -209,43 +257,37 @@ class Window:
                 break
             after = self._before[index + 1] if index + 1 < len(self._before) else self._total
             source, tokens = f"history[{self._base + index}]", after - self._before[index]
-            self._entries[index] = history_entry(self._messages[index], source, self._count, self._owner, tokens)
+            self._entries[index] = history_entry(self._messages[index], source, self._count, self._style.owner, tokens)
         entries = cast("list[Entry]", self._entries[begin:])
         turn = self._turn - self._start
-        entries[turn:] = [as_current(entry) for entry in entries[turn:]]
-        why = OVER_BUDGET if self.low_water is None else Phrase("reason.cut_to", share=f"{self.low_water:.0%}")
-        gone = left_out(self.dropped, self.tokens, self._budget, self._count, why)
-        return build_context(
-            self._head,
-            entries,
-            gone,
-            budget=self.budget,
-            count=self._count,
-            dropped=self.dropped,
-            factor=self._factor,
-        )
+        entries[turn:] = [mark_current(entry) for entry in entries[turn:]]
+        low_water, dropped = self._limits.low_water, self.dropped
+        why = OVER_BUDGET if low_water is None else Phrase("reason.cut_to", share=f"{low_water:.0%}")
+        notes = dropped_history(dropped, self.tokens, self._budget_tokens, self._count, why)
+        return build_context(self._head, entries, notes, budget=self._limits, dropped=dropped, factor=self._factor)
 
     @property
-    def _budget(self) -> float:
+    def _budget_tokens(self) -> float:
         """The budget in our own count: what the provider counts higher leaves less."""
-        return min(self.budget, 1e15) / self._factor if self._factor != 1.0 else self.budget
+        tokens = self._limits.tokens
+        return min(tokens, 1e15) / self._factor if self._factor != 1.0 else tokens
 
     def _cut(self) -> None:
         if self._calls.open:
             self._calls.check(Phrase("place.request"))
         if self._turn < 0:
             raise MessageError("message.nothing_to_answer", hint="message.append_one")
-        if self._start_on and self._cuts and self._cuts[0] > self._start:
+        if self._limits.start_on and self._cuts and self._cuts[0] > self._start:
             self._drop_to(self._cuts[0])  # what came before the first message that may open the history
-        if self.tokens <= self._budget:
+        if self.tokens <= self._budget_tokens:
             return
         at_turn = self._before[self._turn - self._base]
         fixed = self._head.tokens + self._once + self._total - at_turn
-        room = room_for_history(self._budget, fixed, self.low_water)
+        room = self._limits.room_after_cut(fixed, self._budget_tokens)
         cuts = self._cuts
-        while cuts and cuts[0] < self._turn and (
-            cuts[0] <= self._start or at_turn - self._before[cuts[0] - self._base] > room
-        ):  # fmt: skip
+        while cuts and cuts[0] < self._turn:
+            if cuts[0] > self._start and at_turn - self._before[cuts[0] - self._base] <= room:
+                break
             cuts.popleft()
         self._drop_to(max(self._start, cuts[0] if cuts and cuts[0] < self._turn else self._turn))
 

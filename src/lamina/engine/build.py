@@ -8,15 +8,13 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from lamina.apart import run_apart
-from lamina.assembly.context import assemble
+from lamina.assembly.budget import LEFT_OUT, Budget
 from lamina.assembly.fences import session_mark
-from lamina.assembly.history import Chat, answered, closed, together, without_pictures
-from lamina.assembly.ledger import Ledger
-from lamina.assembly.prompt import mode_hint
-from lamina.assembly.shares import LEFT_OUT
+from lamina.assembly.history import Chat, close_calls, group_turns, insert_results, remove_pictures
+from lamina.assembly.pieces import PromptStyle, mode_hint
+from lamina.assembly.request import assemble
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.ledger_state import Changes, StoredLedger, TurnRequests, read_stored_ledger
 from lamina.engine.state import Runtime
@@ -109,7 +107,7 @@ class ContextBuilder:
         requests = await self.requests(turn)
         gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
         if turn.given.results:  # they are stored when the turn begins
-            chat = replace(chat, messages=answered(chat.messages, turn.given.results))
+            chat = replace(chat, messages=insert_results(chat.messages, turn.given.results))
         size = size_of((turn.user, turn.given.system, turn.given.tools)) + chat.size
         return await run_apart(size, self.assemble, turn, gathered, chat, turn.given.since, requests)
 
@@ -119,17 +117,16 @@ class ContextBuilder:
         if settings.layout == "strict" or turn.given.history is not None:
             return None
         past: StoredLedger = await read_stored_ledger(self._history, self._memories, turn)
-        new_ledger = partial(
-            Ledger, layout="ledger", budget=settings.budget, count=self._count(Runtime.of(turn.session.runtime)),
-            owner=turn.owner, mark=self.marked(turn).mark, lang=settings.lang, form=settings.form,
-            shares=settings.shares,
-        )  # fmt: skip
-        return TurnRequests(past, new_ledger, tuple(settings.off))
+        return TurnRequests(past, self._budget(turn), self._style(turn), tuple(settings.off))
 
-    def _count(self, runtime: Runtime) -> Count:
-        """The counter with what the provider has taught about it."""
-        learnt = runtime.calibration
-        return learnt.applied(self.settings.count) if learnt.estimated else self.settings.count
+    def _budget(self, turn: Turn) -> Budget:
+        """The budget of a request, its counter corrected by what the provider has reported."""
+        settings, learnt = self.settings, Runtime.of(turn.session.runtime).calibration
+        count = learnt.applied(settings.count) if learnt.estimated else settings.count
+        return Budget(settings.budget, count, settings.shares)
+
+    def _style(self, turn: Turn) -> PromptStyle:
+        return PromptStyle(self.marked(turn).mark, turn.owner, self.settings.lang, self.settings.form)
 
     def prompts(self, turn: Turn) -> SystemPromptManager | None:
         """Who decides about the injections of a turn that is sent."""
@@ -195,7 +192,7 @@ class ContextBuilder:
         return replace(found, messages=self._seen(found.messages))
 
     def _seen(self, messages: Sequence[Message]) -> list[Message]:
-        return [without_pictures(message) for message in messages] if self.settings.blind else list(messages)
+        return [remove_pictures(message) for message in messages] if self.settings.blind else list(messages)
 
     def assemble(
         self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = (),
@@ -204,8 +201,7 @@ class ContextBuilder:
         """A request; `since` is what the turn itself has added, calls and their results."""
         turn, settings, registry = self.marked(turn), self.settings, self.tools(turn)
         tools = [*(registry.schemas if registry else ()), *turn.given.tools]
-        runtime = Runtime.of(turn.session.runtime)
-        hints = runtime.layers(settings.lang)
+        hints = Runtime.of(turn.session.runtime).layers(settings.lang)
         if requests:
             context = requests.context(
                 turn, [*gathered.layers, *hints], chat, since, tools=tools, repeat=gathered.repeat,
@@ -214,20 +210,15 @@ class ContextBuilder:
             return _triggered(context, gathered.envelope)
         context = assemble(
             [*gathered.layers, *hints],
-            history=[*chat.messages, *since] if turn.given.results else chat.messages,
-            user=None if turn.given.results else turn.user,
-            since=since,
-            budget=settings.budget,
-            count=self._count(runtime),
+            [*chat.messages, *since] if turn.given.results else chat.messages,
+            None if turn.given.results else turn.user,
+            budget=self._budget(turn),
+            style=self._style(turn),
             tools=tools,
-            owner=turn.owner,
-            mark=turn.mark,
-            lang=settings.lang,
-            form=settings.form,
-            shares=settings.shares,
             skipped=gathered.skipped,
             older=chat.older,
             repeat=gathered.repeat,
+            since=since,
         )
         return _triggered(context, gathered.envelope)
 
@@ -280,5 +271,5 @@ async def read_chat(
         first = rows[0].turn_id
         whole = next((n for n, row in enumerate(rows) if not first or row.turn_id != first), len(rows))
         rows = rows[whole:]
-    messages = await run_apart(size, lambda: closed(together(rows)))
+    messages = await run_apart(size, lambda: close_calls(group_turns(rows)))
     return Chat(messages, (rows[0].seq - 1 if rows else last) - after, rows, size)

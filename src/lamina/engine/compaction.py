@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from lamina.apart import run_apart
-from lamina.assembly.entries import CURRENT_TURN
-from lamina.assembly.history import closed, together
+from lamina.assembly.history import close_calls, group_turns
+from lamina.assembly.pieces import CURRENT_TURN
 from lamina.engine.state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
@@ -108,7 +108,7 @@ async def fold(
     rows = list(newest)
     if not before and rows[0].seq > 1:
         rows[:0] = await history.list(owner, session_id, before=min(FIRST_MESSAGES + 1, rows[0].seq))
-    messages = await run_apart(size_of([row.content for row in rows]), lambda: closed(together(rows)))
+    messages = await run_apart(size_of([row.content for row in rows]), lambda: close_calls(group_turns(rows)))
     limit = int(min(MAX_SUMMARY_CHARACTERS, max(MIN_SUMMARY_CHARACTERS, 0.2 * budget)))
     text, by = await _summary(messages, limit, complete, unread=upto - before - len(rows))
     return Compaction(before + 1, upto, text, by)

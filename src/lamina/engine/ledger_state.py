@@ -5,15 +5,14 @@ next turn, in any process, rebuilds the last request and compares its digest: if
 not stay, a new epoch begins. No turn fails because of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, get_args
 
-from lamina.assembly.entries import THIS_TURN
-from lamina.assembly.history import Chat, places
-from lamina.assembly.ledger import LOST, Ledger
-from lamina.assembly.shares import Fitted
-from lamina.assembly.told import Key, LayerUpdate, LedgerSnapshot, is_known
+from lamina.assembly.budget import Budget, Fitted
+from lamina.assembly.history import Chat, message_numbers
+from lamina.assembly.ledger import LOST, Key, Ledger, LedgerSnapshot, is_known
+from lamina.assembly.pieces import THIS_TURN, LayerUpdate, PromptStyle
 from lamina.engine.state import Runtime
 from lamina.memory.service import Recalled, memory_layers
 from lamina.records import Memory, Turn
@@ -102,9 +101,9 @@ async def _gone(rows: Rows, owner: str, kept: Mapping[str, Any]) -> Mapping[Key,
 class TurnRequests:
     """The requests of one turn, each of which extends the one before; the first that of the turn before."""
 
-    def __init__(self, past: StoredLedger, new_ledger: Callable[..., Ledger], off: Sequence[str] = ()) -> None:
-        """`new_ledger` makes a ledger of a history; `off` are layers that are switched off."""
-        self._past, self._new_ledger, self._off = past, new_ledger, off
+    def __init__(self, past: StoredLedger, budget: Budget, style: PromptStyle, off: Sequence[str] = ()) -> None:
+        """`off` are layers that are switched off."""
+        self._past, self._budget, self._style, self._off = past, budget, style, off
         self._ledger: Ledger | None = None
         self._chat: Chat | None = None
         self._steps, self._taken = "", 0
@@ -145,17 +144,19 @@ class TurnRequests:
         chat, snapshot = self._sent
         if self._steps:
             return {"epoch": snapshot.epoch, "lost": FOLDED.to_json(), "change": self._past.change}, {}
-        seqs = dict(enumerate([*places(chat.rows), turn.before or 0]))
-        if snapshot.start not in seqs or not all(place in seqs for place in snapshot.told):
+        seqs = dict(enumerate([*message_numbers(chat.rows), turn.before or 0]))
+        if snapshot.start not in seqs or not all(place in seqs for place in snapshot.updates):
             return {"epoch": snapshot.epoch, "lost": LOST.to_json(), "change": self._past.change}, {}
-        told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.told.items()}
+        told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.updates.items()}
         kept = {
             "epoch": snapshot.epoch, "reason": snapshot.reason.to_json(), "change": self._past.change,
             "start": seqs[snapshot.start], "size": snapshot.size, "digest": snapshot.digest, "tools": snapshot.tools,
             "form": snapshot.form, "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
             "told": told,
         }  # fmt: skip
-        layers = [one.layer for one in snapshot.head] + [one.layer for said in snapshot.told.values() for one in said]
+        layers = [one.layer for one in snapshot.head] + [
+            one.layer for said in snapshot.updates.values() for one in said
+        ]
         return kept, {text_hash(layer.text): layer.text for layer in layers}
 
     def _open(
@@ -166,16 +167,16 @@ class TurnRequests:
         if self._sent and not turn.given.results:
             history.append({"role": "user", "content": turn.user})
         history += since
-        ledger = self._new_ledger(history=history, older=chat.older)
+        ledger = Ledger(self._budget, self._style, layout="ledger", history=history, older=chat.older)
         kept = self._past.kept
         if self._sent and (folded or self._sent[0] is not chat):
-            ledger.after(self._sent[1].epoch, FOLDED if folded else COMPACTED)
+            ledger.start_after(self._sent[1].epoch, FOLDED if folded else COMPACTED)
         elif self._sent:
             ledger.resume(self._sent[1], history, tools)
         elif kept:
             found = _snapshot(self._past, chat, Runtime.of(turn.session.runtime).folded)
             if isinstance(found, Phrase):
-                ledger.after(int(kept["epoch"]), found)
+                ledger.start_after(int(kept["epoch"]), found)
             else:
                 ledger.resume(found, history, tools)
         return ledger
@@ -276,7 +277,7 @@ def _snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | P
         return Phrase.from_json(kept["lost"])
     if kept["start"] <= folded:
         return COMPACTED
-    at = {seq: place for place, seq in enumerate(places(chat.rows)) if seq}
+    at = {seq: place for place, seq in enumerate(message_numbers(chat.rows)) if seq}
     seqs = [int(seq) for seq in kept["told"]]
     if any(name not in past.texts for name in _names(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
         return LOST

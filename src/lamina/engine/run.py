@@ -14,11 +14,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from lamina.apart import run_apart, work_for
-from lamina.assembly.checks import check_message
-from lamina.assembly.history import has_pictures
-from lamina.assembly.results import ADVICE, MAX_CHARS, tool_result
-from lamina.assembly.scrub import Scrub
-from lamina.assembly.wire import encode
+from lamina.assembly.fences import ADVICE, MAX_CHARS, TagFilter, tool_result
+from lamina.assembly.history import check_message, has_pictures
+from lamina.assembly.request import encode
 from lamina.engine.build import ContextBuilder
 from lamina.engine.compaction import (
     KEPT_SHARE,
@@ -342,7 +340,7 @@ class Engine:
         work.receipts.append(context.receipt)
         later = asyncio.get_running_loop().call_later(BATCH, work.fresh.set)  # who waits for long has it stored
         work.begin_step()
-        scrub = Scrub(work.turn.mark, work.typed_tags.__contains__)
+        scrub = TagFilter(work.turn.mark, work.typed_tags.__contains__)
         calls: list[ToolCallEvent] = []
         try:
             given = work.turn.given

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lamina.assembly.checks import TOOL_NAME
 from lamina.assembly.fences import Hint, system_hint
+from lamina.assembly.history import TOOL_NAME
 from lamina.assembly.tokens import Calibration
 from lamina.types import Lang, Layer, ResultHint, Usage
 

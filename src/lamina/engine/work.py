@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.assembly.checks import MAX_CALL_ID_CHARACTERS
-from lamina.assembly.history import Chat
-from lamina.assembly.scrub import hints_in
+from lamina.assembly.fences import find_hint_tags
+from lamina.assembly.history import MAX_CALL_ID_CHARACTERS, Chat
 from lamina.assembly.trace import Trace
 from lamina.engine.build import Gathered
 from lamina.engine.handle import TurnHandle
@@ -292,7 +291,7 @@ def read_user_words(work: TurnState) -> tuple[frozenset[str], str]:
     rows = work.chat.rows if work.chat else ()
     texts = [work.turn.words, *(row.text for row in rows if row.role == "user")]
     own = [text.partition(PIPED)[0] for text in texts]
-    tags = frozenset(tag for text in own for tag in hints_in(text))
+    tags = frozenset(tag for text in own for tag in find_hint_tags(text))
     found = (address for text in own if "://" in text for address in ADDRESS.finditer(text))
     return tags, "\n".join(address[0] for address in itertools.islice(found, MAX_ADDRESSES))
 

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, cast
 
 from lamina.apart import run_apart
-from lamina.assembly.history import closed, together
+from lamina.assembly.history import close_calls, group_turns
 from lamina.errors import LayerError, LeaseError, format_value
 from lamina.memory.dedupe import Change, merge
 from lamina.memory.extract import (
@@ -175,7 +175,7 @@ class MemoryService:
         learnt = await self._store.memories.of_session(self.owner, session_id)
         places = {memory.seq for memory in learnt if memory.state == "forgotten" and not memory.turn_id}
         kept = [row for row in rows if row.turn_id not in gone and row.seq not in places]
-        messages = closed(together(kept))
+        messages = close_calls(group_turns(kept))
         if self._complete is None:
             text = await run_apart(text_size(messages), summarise, messages, limit=SUMMARY_CHARACTERS)
             by = "extractive"

@@ -30,7 +30,7 @@ PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 SYS_MOUNT_SETATTR, SYS_LANDLOCK = 442, 444
 """The same numbers on every machine that Landlock runs on."""
 FILE_CAPABILITIES = (1, 0, 3, 4)
-"""DAC_OVERRIDE, which reading may need too; CHOWN, FOWNER and FSETID."""
+"""DAC_OVERRIDE, which reading may need too, CHOWN, FOWNER and FSETID."""
 
 # linux/landlock.h
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
@@ -67,27 +67,27 @@ MACHINES = {
 open_by_handle_at, setns, bpf, userfaultfd, io_uring. `clone`: clone and unshare, whose first argument are flags.
 `metadata`: chmod, chown, utime and xattr in all forms, which Landlock does not see. `uncounted`: shmget, memfd_create
 and memfd_secret, whose memory belongs to no process as long as it is not mapped. `common`: the other calls of System V
-IPC and mq_open, which reach everybody's without a namespace. `by_process`: prlimit64, sched_setparam,
-sched_setscheduler, sched_setaffinity and sched_setattr, which begin with a process; `by_kind`: setpriority and
-ioprio_set, which begin with what the next argument names."""
+IPC and mq_open, which without a namespace reach those of all processes. `by_process`: prlimit64, sched_setparam,
+sched_setscheduler, sched_setaffinity and sched_setattr, whose first argument is a process; `by_kind`: setpriority and
+ioprio_set, whose first argument says what the second one is."""
 PROCESS_OR_GROUP = ((0, 1), (1, 2))
-"""The kinds of `by_kind` that mean a process or a group; the one that is left out means all of an account."""
+"""The kinds of `by_kind` for a process or a group. The kind for all processes of an account is left out."""
 PAIRED_SOCKETS = tuple(kind | flags for kind in (1, 5) for flags in (0, 0x800, 0x80000, 0x80800))
-"""SOCK_STREAM and SOCK_SEQPACKET: once they are paired they cannot be connected to anything else."""
+"""SOCK_STREAM and SOCK_SEQPACKET: a paired socket of these types cannot be connected to anything else."""
 CLONE3 = 435
 PROC_FILES = tuple(
     f"/proc/{name}"
     for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "self", "stat", "uptime", "version", "vmstat")
 )
-"""What Landlock alone leaves of /proc: nothing about other processes; `self` is the shell that is started."""
+"""What can be read of /proc under Landlock alone: nothing about other processes. `self` is the shell that starts."""
 
 
 class UnavailableError(Exception):
-    """This machine does not offer what the policy asks for; the command was not started."""
+    """This machine does not offer what the policy requires; the command was not started."""
 
 
 class Policy:
-    """What the arguments say: `name=value` each, up to `--` and the command."""
+    """The arguments of the launcher: `name=value` each, up to `--` and the command."""
 
     def __init__(self, words: "list[str]") -> None:
         split = words.index("--")
@@ -132,7 +132,7 @@ def set_process_option(option: int, value: int) -> int:
 
 
 def set_mount_flags(target: str, flags: int, *, deep: bool = True) -> None:
-    """The flags of a mount and of all below it. MS_RDONLY, MS_NOSUID and MS_NODEV have the same values here."""
+    """Set flags of a mount and of those below it. MS_RDONLY, MS_NOSUID and MS_NODEV have the same values here."""
     values = (ctypes.c_uint64 * 4)(flags, 0, 0, 0)
     check_result(
         f"protect {target}",
@@ -143,7 +143,7 @@ def set_mount_flags(target: str, flags: int, *, deep: bool = True) -> None:
 
 
 def start_loopback() -> None:
-    """Programs that talk to themselves need it; it leads nowhere else."""
+    """Programs that connect to themselves need it; it leads nowhere else."""
     library = load_libc()
     handle = check_result("socket", library.socket(INET, 2, 0))
     up = b"lo".ljust(16, b"\0") + (1).to_bytes(2, sys.byteorder) + bytes(22)
@@ -156,10 +156,10 @@ def read_landlock_version() -> int:
 
 
 def add_rule(rules: int, path: str, rights: int) -> None:
-    """What may be done with a file, or with a folder and everything below it."""
+    """Allow rights for a file, or for a folder and everything below it."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # it is not there, or closed to us anyway
+    except OSError:  # it does not exist, or we may not open it anyway
         return
     rights &= -1 if os.path.isdir(path) else FILE_RIGHTS
     rule = rights.to_bytes(8, sys.byteorder) + handle.to_bytes(4, sys.byteorder)
@@ -178,11 +178,11 @@ def apply_rules(rules: int) -> None:
 
 
 def drop_capabilities(kept: "Sequence[int]") -> None:
-    """All but these, for good: what is run later gets none of them back."""
+    """Drop all capabilities but these, for good: no program that is run later gets them back."""
     library = load_libc()
     for number in range(64):
         if number not in kept and library.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
-            break  # the last one that this system knows; or we have no powers at all
+            break  # past the last one that this system has, or we have none
     bits = sum(1 << number for number in kept)
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(bits, bits)
     check_result("capset", library.capset(header, sets))
@@ -191,7 +191,7 @@ def drop_capabilities(kept: "Sequence[int]") -> None:
 def filter_calls(
     machine: "Mapping[str, Sequence[int]]", refused: "Mapping[int, int]", guarded: "Mapping[int, Guard]"
 ) -> None:
-    """Refuse system calls with an error each, some only with other arguments than these, and namespaces of users."""
+    """Refuse system calls with an error each, some only with certain arguments, and new user namespaces."""
     steps = [(LOAD, 0, 0, 4), (JUMP_EQUAL, 1, 0, machine["arch"][0]), (RETURN, 0, 0, ERRNO | ENOSYS), (LOAD, 0, 0, 0)]
     steps += [(JUMP_ABOVE, 0, 1, X32), (RETURN, 0, 0, ERRNO | ENOSYS)]
     for number, error in refused.items():
@@ -201,7 +201,7 @@ def filter_calls(
         steps += [(RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)]
     for number, (error, arguments) in guarded.items():
         checks: list[tuple[int, int, int, int]] = []
-        for place, allowed in arguments:  # the lower half of the argument, all that these calls look at
+        for place, allowed in arguments:  # the lower half of the argument, which is all that these calls read
             checks.append((LOAD, 0, 0, 16 + 8 * place))
             checks += [(JUMP_EQUAL, len(allowed) - at, 0, value) for at, value in enumerate(allowed)]
             checks.append((RETURN, 0, 0, ERRNO | error))
@@ -261,7 +261,7 @@ def read_id_map(path: str) -> str:
 
 
 def write_file(path: str, text: str) -> None:
-    """At one go, as the system wants it for these files."""
+    """Write in one call, as the system requires for these files."""
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, text.encode())
@@ -270,7 +270,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def make_root(policy: Policy) -> None:
-    """A root in memory that holds the named folders and nothing else; the old one is unmounted."""
+    """Make a root in memory with the named folders and nothing else, and unmount the old one."""
     mount("", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     os.mkdir(f"/tmp{OLD_ROOT}")
@@ -302,8 +302,8 @@ def make_root(policy: Policy) -> None:
 
 
 def list_folders_to_pin(policy: Policy) -> "list[str]":
-    """The folders that lead to something hidden in a writable one. As mount points nobody can rename them, so that
-    their path hides the same thing from the next command too."""
+    """The folders on the way to something hidden in a writable folder. As mount points they cannot be renamed, so the
+    same path is hidden from the next command too."""
     held: dict[str, None] = {}
     for path in filter(os.path.lexists, policy.hidden if policy.changes else ()):
         for folder in policy.writable:
@@ -341,7 +341,7 @@ def make_devices(private: str) -> None:
 
 
 def hide_path(path: str) -> None:
-    """Nothing but an empty, closed thing is where this was; where it is not to be seen anyway, nothing is done."""
+    """Replace a file or folder with an empty one that cannot be opened; do nothing where it is not visible anyway."""
     if os.path.islink(path) or not os.path.exists(path):
         return
     if os.path.isdir(path):
@@ -364,7 +364,7 @@ def confine_command(policy: Policy) -> None:
 
 
 def scope_signals(parent: int) -> bool:
-    """Let our own signals reach only what we start. False when our parent can still be reached: then it failed."""
+    """Let our own signals reach only what we start. False when our parent can still be reached, so it failed."""
     check_result("no_new_privs", set_process_option(PR_SET_NO_NEW_PRIVS, 1))
     apply_rules(make_ruleset(0, 0, SCOPE_ALL, 24))
     try:
@@ -375,7 +375,7 @@ def scope_signals(parent: int) -> bool:
 
 
 def restrict_files(policy: Policy) -> None:
-    """What the rules do not name cannot be opened, made, removed, renamed or run."""
+    """Forbid to open, make, remove, rename or run what the rules do not name."""
     version = policy.landlock
     every = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
     network = TCP_ALL if policy.mode == "landlock" and not policy.network and version >= 4 else 0
@@ -405,7 +405,7 @@ def restrict_files(policy: Policy) -> None:
 
 
 def list_open_parts(path: str, hidden: "list[str]") -> "Iterator[tuple[str, bool]]":
-    """A folder without what is hidden in it: as a whole, or its entries one by one."""
+    """The parts of a folder without what is hidden in it: the whole folder, or its entries one by one."""
     if path in hidden:
         return
     if not any(each.startswith(path.rstrip("/") + "/") for each in hidden):
@@ -419,13 +419,13 @@ def list_open_parts(path: str, hidden: "list[str]") -> "Iterator[tuple[str, bool
 
 
 def list_capabilities(policy: Policy) -> "tuple[int, ...]":
-    """Of root's powers those over files stay, which its own folders may need; others never have any."""
-    powers = FILE_CAPABILITIES if policy.changes else FILE_CAPABILITIES[:1]
-    return () if os.geteuid() else powers
+    """Root keeps its capabilities for files, which its own folders may need; other accounts keep none."""
+    capabilities = FILE_CAPABILITIES if policy.changes else FILE_CAPABILITIES[:1]
+    return () if os.geteuid() else capabilities
 
 
 def list_refused_calls(policy: Policy) -> "dict[int, int]":
-    """System calls that no command needs and that lead around the rest, each with its error."""
+    """System calls that no command needs and that circumvent the rest, each with its error."""
     refused = dict.fromkeys(policy.machine["never"], EPERM) | {CLONE3: ENOSYS}
     refused |= dict.fromkeys(policy.machine["uncounted"], ENOSYS)
     if policy.mode == "landlock":
@@ -436,11 +436,11 @@ def list_refused_calls(policy: Policy) -> "dict[int, int]":
 
 
 def list_guarded_calls(policy: Policy) -> "dict[int, Guard]":
-    """System calls that are allowed with some arguments only. Without a namespace of processes a command could change
-    the limits and the priority of others, and with a limit end them: it may name only itself, which is 0."""
+    """System calls that are allowed with some arguments only. Without a process namespace a command could change the
+    limits and the priority of other processes, and so end them: it may name only itself, which is 0."""
     families = list_socket_families(policy)
     guards: dict[int, Guard] = {policy.machine["socket"][0]: (EACCES, ((0, families),))}
-    if UNIX not in families:  # one of a pair of datagram sockets can still be pointed at another socket
+    if UNIX not in families:  # a datagram socket of a pair can still be connected to another socket
         guards[policy.machine["socketpair"][0]] = (EACCES, ((1, PAIRED_SOCKETS),))
     if policy.mode == "landlock":
         for number in policy.machine["by_process"]:
@@ -451,8 +451,8 @@ def list_guarded_calls(policy: Policy) -> "dict[int, Guard]":
 
 
 def list_socket_families(policy: Policy) -> "tuple[int, ...]":
-    """A daemon's socket is a file, which neither Landlock nor a namespace closes: without the network no command has
-    sockets of that family. In a namespace the others lead nowhere."""
+    """A daemon's socket is a file that neither Landlock nor a namespace closes, so without the network no command has
+    sockets of that family. In a namespace the other families lead nowhere."""
     if not policy.changes:
         return ()
     if policy.network:

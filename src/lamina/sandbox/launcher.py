@@ -1,9 +1,9 @@
 """The program that confines one command and then runs it (fault T10). `sandbox` starts it; nothing else imports it.
 
 It runs as a process of its own, without the rest of lamina, and imports little because every command waits for it. Its
-policy comes as arguments; what it has to say goes to the descriptor that it finds as its input. It never decides which
-commands may run. Two ways to confine, both Linux: `namespaces` (a root of its own, made of the named folders) and
-`landlock` (rules over the real root, for containers that cannot make namespaces).
+arguments are the policy; its reports go to the descriptor that is its standard input. It does not decide which commands
+may run. There are two modes, both for Linux: `namespaces` (a root of its own, made of the named folders) and `landlock`
+(rules over the real root, for containers that cannot make namespaces).
 """
 
 import ctypes
@@ -34,21 +34,22 @@ else:  # the module `signal` takes five milliseconds to make its enumerations
 
 CHECK_INTERVAL_S, MAX_CHECK_INTERVAL_S = 0.1, 1.0
 CHECK_SHARE = 20
-"""The time between two looks at the family is so many times the processor time of a look, within these bounds."""
+"""The time between two checks is this many times the processor time of a check, within the limits above."""
 GRACE_SECONDS = 0.3
-"""Between the request to end and the end."""
+"""Between the request to end and the kill."""
 END_SECONDS = 3.0
 KB = 1024
 PAGE_KB = os.sysconf("SC_PAGE_SIZE") // KB
 HELD_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
-"""What status says of memory that is not a file's: a process's own pages, those it may share, those swapped out."""
+"""Fields of `status` for memory without files: a process's own pages, those it may share, those swapped out."""
 SHARE_OF_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
-"""The same with each shared page divided among those that share it; it takes longer to find out."""
+"""The same with each shared page divided among those that share it; this is slower to read."""
 SHARED_MAPPINGS = (b"/dev/zero", b"/memfd:", b"/SYSV")
 
 
 def main(words: "list[str]") -> None:
-    """Confine, run, wait. The report has lines that begin with `ready`, `limit`, `exit`, or `unavailable` and why."""
+    """Confine and run the command, and wait for it. A line of the report begins with `ready`, `limit`, `exit`, `alone`
+    or `unavailable`."""
     report = os.dup(0)  # not inherited by the command
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 
@@ -72,34 +73,34 @@ def main(words: "list[str]") -> None:
 
 
 def blank_arguments() -> None:
-    """The command may read how the first process of its namespace was called: it has no use for paths outside."""
+    """Erase our arguments: the command can read those of the first process of its namespace, with paths outside."""
     fields = read_stat(os.getpid())
     start, end = int(fields[45]), int(fields[46])
     ctypes.memset(start, 0, end - start)
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """When the process that started us is killed, we get this signal."""
+    """Get this signal when the process that started us is killed."""
     set_process_option(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def start_in_namespaces(policy: Policy, say: "Callable[[str], None]") -> None:
-    """A process that is the first of its own process namespace: what it started ends with it, by the system."""
+    """Be the first process of a namespace: the system then ends everything that it started when it ends."""
     raise_oom_score()
     enter_namespaces(policy)
-    gone, held = os.pipe()
+    reader, writer = os.pipe()
     first = os.fork()
     if first:
-        os.close(held)
+        os.close(writer)
         wait_for_child(first)
         os._exit(0)
-    os.close(gone)
+    os.close(reader)
     try:
         set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.write(held, b".")  # fails with SIGPIPE or an error when the parent has gone in the meantime
-        os.close(held)
+        os.write(writer, b".")  # fails when the parent has ended in the meantime
+        os.close(writer)
         make_root(policy)
         if not policy.network:
             start_loopback()
@@ -120,13 +121,13 @@ def wait_for_child(child: int) -> None:
 
 
 def raise_oom_score() -> None:
-    """When memory runs out, the system ends the command first."""
+    """Make the system end the command first when memory runs out."""
     with open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")
 
 
 def start_under_landlock(policy: Policy, say: "Callable[[str], None]") -> None:
-    """Without a namespace of processes we adopt what loses its parent, so that the family stays below us."""
+    """Without a process namespace, adopt processes that lose their parent, so that all of them stay below us."""
     if not policy.landlock:
         raise UnavailableError("this system has no Landlock")
     raise_oom_score()
@@ -181,16 +182,16 @@ def supervise(
     child: int, policy: Policy, say: "Callable[[str], None]", family: "Callable[[], list[int]]",
     send: "Callable[[int], None]",
 ) -> None:  # fmt: skip
-    """Until the command ends or its family takes too much; then all of it is ended."""
+    """Wait until the command ends or it and its descendants use too much; then end all of them."""
     watch = Watch(policy.limits, policy.folder, policy.changes)
-    pause, code, last = CHECK_INTERVAL_S, None, float("inf")
+    pause, code, deadline = CHECK_INTERVAL_S, None, float("inf")
     while code is None:
         got = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}, pause)
         if got is not None and got.si_signo != signal.SIGCHLD:
-            last = min(last, time.monotonic() + GRACE_SECONDS)
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             send_quietly(send, signal.SIGTERM)
         code = reap(child)
-        if code is None and time.monotonic() > last:
+        if code is None and time.monotonic() > deadline:
             code = -signal.SIGKILL
         if code is None and got is None:
             began = time.process_time()
@@ -209,7 +210,7 @@ def supervise(
 
 
 def reap(child: int) -> "int | None":
-    """The code of the command, when it has ended; for -1, a code as soon as there are no children."""
+    """The exit code of the command when it has ended; for -1, a code as soon as there are no children."""
     while True:
         try:
             number, status = os.waitpid(-1, os.WNOHANG)
@@ -222,13 +223,13 @@ def reap(child: int) -> "int | None":
 
 
 def send_to_all(number: int) -> None:
-    """To everything that we may send a signal to, at one moment, so that not even a fork bomb gets ahead. Only for the
-    first process of a namespace, and for one that Landlock lets reach nothing but its own descendants."""
+    """Signal everything that we may signal, at one moment, so that not even a fork bomb escapes. Only for the first
+    process of a namespace, and for one that Landlock restricts to its own descendants."""
     os.kill(-1, number)
 
 
 def send_to_each(number: int) -> None:
-    """One by one: all are stopped before the first is ended, since what is stopped starts nothing more."""
+    """Signal one by one. All are stopped before the first is killed, since a stopped process starts nothing."""
     stopped: set[int] = set()
     while number == signal.SIGKILL and (new := set(list_descendants()) - stopped):
         for each in new:
@@ -248,38 +249,38 @@ def send_to_one(process: int, number: int) -> None:
 def send_quietly(send: "Callable[[int], None]", number: int) -> None:
     try:
         send(number)
-    except ProcessLookupError:  # nobody is left to get it
+    except ProcessLookupError:  # no process is left
         return
 
 
 class Watch:
-    """Which limit a family is over, measured against what was there when it began."""
+    """Finds the limit that a family of processes exceeds, measured from the state at the start."""
 
     def __init__(self, limits: "Mapping[str, int]", folder: str, changes: bool) -> None:
         self.limits, self.folder, self.changes = limits, folder, changes
-        self.free, self.shared_kb = self.free_bytes(), read_system_shared_kb()
+        self.free, self.shared_kb = self.read_free_bytes(), read_system_shared_kb()
 
     def find_exceeded_limit(self, family: "list[int]") -> str:
-        """The limit and its size, for all of the family together; empty for none."""
-        most = self.limits["processes"]
-        if len(family) > most or sum(map(count_threads, family)) > most:
-            return f"processes {most}"
+        """The exceeded limit and its size, for the whole family; empty for none."""
+        limit = self.limits["processes"]
+        if len(family) > limit or sum(map(count_threads, family)) > limit:
+            return f"processes {limit}"
         if self.is_over_memory(family):
             return f"memory {self.limits['memory']}"
-        if self.changes and self.free - self.free_bytes() > self.limits["disk"]:
+        if self.changes and self.free - self.read_free_bytes() > self.limits["disk"]:
             return f"disk {self.limits['disk']}"
         return ""
 
     def is_over_memory(self, family: "list[int]") -> bool:
-        most = self.limits["memory"] // KB
-        if sum(map(read_resident_kb, family)) > most and sum(map(read_private_kb, family)) > most:
+        limit = self.limits["memory"] // KB
+        if sum(map(read_resident_kb, family)) > limit and sum(map(read_private_kb, family)) > limit:
             return True
-        # A shared page that is unmapped again is kept as long as its mapping: only the whole system's sum has it.
-        return read_system_shared_kb() - self.shared_kb > most and sum_mapped_shared_kb(family) > most
+        # A shared page that was unmapped exists as long as its mapping: only the sum of the whole system includes it.
+        return read_system_shared_kb() - self.shared_kb > limit and sum_mapped_shared_kb(family) > limit
 
-    def free_bytes(self) -> int:
-        known = os.statvfs(self.folder)
-        return known.f_bavail * known.f_frsize
+    def read_free_bytes(self) -> int:
+        disk = os.statvfs(self.folder)
+        return disk.f_bavail * disk.f_frsize
 
 
 # Processes, as /proc shows them
@@ -291,7 +292,7 @@ def list_namespace() -> "list[int]":
 
 
 def list_descendants() -> "list[int]":
-    """Of this process, found by their parents."""
+    """The descendants of this process, found by their parents."""
     children: dict[int, list[int]] = {}
     for number in list_processes():
         fields = read_stat(number)
@@ -306,7 +307,7 @@ def list_descendants() -> "list[int]":
 
 
 def count_account_threads() -> int:
-    """How many threads this account has now."""
+    """How many threads this account has."""
     count = 0
     for number in list_processes():
         try:
@@ -327,7 +328,7 @@ def count_threads(number: int) -> int:
 
 
 def read_stat(number: int) -> "list[bytes]":
-    """What follows the name, which may hold anything: the state, the parent, …"""
+    """The fields after the name, which may contain anything: the state, the parent, …"""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -336,17 +337,17 @@ def read_stat(number: int) -> "list[bytes]":
 
 
 def sum_kb(number: int, name: str, fields: "tuple[bytes, ...]") -> "int | None":
-    """The sum of these lines of a file about a process; None where the system does not tell."""
+    """The sum of some fields of a file about a process; None where the system does not show them."""
     try:
         with open(f"/proc/{number}/{name}", "rb") as file:
             found = [int(line.split()[1]) for line in file if line.startswith(fields)]
-    except OSError:  # it has ended, or is closed to us
+    except OSError:  # it has ended, or we may not read it
         return None
     return sum(found) if found else None
 
 
 def read_resident_kb(number: int) -> int:
-    """All that a process has in memory, files too: quickly found, and rarely too much."""
+    """All memory of a process, with files: quick to read, and rarely over the limit."""
     try:
         with open(f"/proc/{number}/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE_KB
@@ -355,7 +356,7 @@ def read_resident_kb(number: int) -> int:
 
 
 def read_private_kb(number: int) -> int:
-    """Without files, and with a part of what is shared, where the system tells."""
+    """Memory without files, and with a share of what is shared where the system shows it."""
     share = sum_kb(number, "smaps_rollup", SHARE_OF_MEMORY)
     return share if share is not None else sum_kb(number, "status", HELD_MEMORY) or 0
 
@@ -367,8 +368,7 @@ def read_system_shared_kb() -> int:
 
 
 def sum_mapped_shared_kb(family: "Iterable[int]") -> "int | float":
-    """How large the shared memory is that a family has mapped, each piece once; without bound where one process does
-    not let us see it."""
+    """The shared memory that a family has mapped, each piece once; infinite where we may not read a process."""
     sizes: dict[bytes, int] = {}
     try:
         for number in family:

@@ -1,7 +1,7 @@
 """The tool bash: commands in the workspace, as far as the gate lets them run (S8, T3, T4, T10).
 
-The string that is decided on is the string that runs. Which commands are safe is the gate's matter, what a command can
-reach is the sandbox's; here is what the model is told about both.
+The string that is decided on is the string that runs. The gate (`shell.policy`) decides which commands are safe, the
+sandbox what a command can reach; this module tells the model about both.
 """
 
 import math
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.errors import ToolError, format_value
-from lamina.sandbox.process import Ran, shell_environment
-from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Confined, Sandbox, is_below
+from lamina.sandbox.process import CommandResult, is_below, shell_environment
+from lamina.sandbox.sandbox import MB, SYSTEM_FOLDERS, Sandbox, SandboxRunner
 from lamina.text.messages import Phrase
 from lamina.text.unicode import visible
 from lamina.tools.registry import Tool
@@ -26,9 +26,9 @@ SECONDS = 30.0
 MAX_SECONDS = 600.0
 MAX_OUTPUT_BYTES = 256 * 1024
 MAX_COMMAND_BYTES = 100_000
-"""The system takes no more than about 130,000 in one argument."""
+"""The system accepts about 130,000 in one argument."""
 CLOSING_SECONDS = 30.0
-"""What the tool has on top of a command's own time, to end it and to read its output."""
+"""What the tool has beyond a command's own time, to end it and to read its output."""
 TERMINAL_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -39,8 +39,8 @@ DESCRIPTION = (
     "nothing stays in the background."
 )
 WITH_EFFECTS = "Commands that change things wait for the user's yes; dangerous ones are blocked."
-LOOKS = "Only commands that look and change nothing can run; all others are blocked."
-HELD = (
+READ_ONLY = "Only commands that look and change nothing can run; all others are blocked."
+IN_SANDBOX = (
     "Where the system can, it runs in a sandbox: it sees the workspace and the system's programs, writes only in the "
     "workspace (and nothing there unless the user was asked), {network}, and HOME and TMPDIR are a private folder that "
     "is emptied after each command."
@@ -67,32 +67,32 @@ NETWORK_PROGRAMS = {
     "yarn": "install add up", "cargo": "install fetch update publish add search", "go": "get install mod",
     "gem": "install update", "docker": "pull push build login", "poetry": "install add update lock",
 }  # fmt: skip
-"""Programs that do nothing without the network, some of them only with one of these words."""
+"""Programs that need the network, some of them only with one of these subcommands."""
 RUNNERS = frozenset("sudo doas env time nice nohup timeout command exec xargs then do else if while !".split())
-NEVER_HIDDEN = ("/dev", "/proc", "/tmp", "/var/tmp")
-"""Each command has these to itself."""
+PRIVATE_FOLDERS = ("/dev", "/proc", "/tmp", "/var/tmp")
+"""Each command has its own."""
 LIMIT_CODES = {"memory": "bash.over_memory", "processes": "bash.over_processes"}
 Decide = Callable[[str], Decision]
 
 
 def shell_tools(
-    root: Path, decide: Decide, *, seconds: float = SECONDS, most_seconds: float = MAX_SECONDS,
-    most_bytes: int = MAX_OUTPUT_BYTES, effects: bool = True, environ: Mapping[str, str] | None = None,
+    root: Path, decide: Decide, *, seconds: float = SECONDS, max_seconds: float = MAX_SECONDS,
+    max_bytes: int = MAX_OUTPUT_BYTES, effects: bool = True, environ: Mapping[str, str] | None = None,
     sandbox: Sandbox | None = None,
 ) -> list[Tool]:  # fmt: skip
-    """The tool bash for the folder `root`. `decide` is the gate. Without `effects` only what the gate finds safe runs
-    and the user is never asked, as in plan mode. Of `environ` a few harmless names reach the command."""
+    """The tool bash for the folder `root`. `decide` is the gate. Without `effects`, as in plan mode, only what the gate
+    finds safe runs and the user is never asked. A few harmless names of `environ` reach the command."""
     sandbox = sandbox or Sandbox()
-    shell = _Shell(os.path.realpath(root), decide, seconds, most_seconds, most_bytes, effects, environ, sandbox)
-    held = "" if sandbox.use == "off" else " " + HELD.format(network=NETWORK[sandbox.network and effects])
+    shell = _Shell(os.path.realpath(root), decide, seconds, max_seconds, max_bytes, effects, environ, sandbox)
+    limits = "" if sandbox.use == "off" else " " + IN_SANDBOX.format(network=NETWORK[sandbox.network and effects])
     return [
         Tool.of(
             shell.bash,
-            description=f"{DESCRIPTION} {WITH_EFFECTS if effects else LOOKS}{held}",
-            note=f"{DESCRIPTION} {WITH_EFFECTS if effects else LOOKS}",
+            description=f"{DESCRIPTION} {WITH_EFFECTS if effects else READ_ONLY}{limits}",
+            note=f"{DESCRIPTION} {WITH_EFFECTS if effects else READ_ONLY}",
             check=shell.check,
             modes=("agent",) if effects else ("plan",),
-            seconds=most_seconds + CLOSING_SECONDS,
+            seconds=max_seconds + CLOSING_SECONDS,
             advice="Only the beginning is shown. Let the command give less: with grep, head, tail or a narrower path.",
         )
     ]
@@ -100,17 +100,17 @@ def shell_tools(
 
 class _Shell:
     def __init__(
-        self, root: str, decide: Decide, seconds: float, most_seconds: float, most_bytes: int, effects: bool,
+        self, root: str, decide: Decide, seconds: float, max_seconds: float, max_bytes: int, effects: bool,
         environ: Mapping[str, str] | None, sandbox: Sandbox,
     ) -> None:  # fmt: skip
-        if not 0 < seconds <= most_seconds < math.inf or most_bytes < 1:
-            raise ToolError("bash.bad_limits", seconds=seconds, most_seconds=most_seconds, most_bytes=most_bytes)
+        if not 0 < seconds <= max_seconds < math.inf or max_bytes < 1:
+            raise ToolError("bash.bad_limits", seconds=seconds, max_seconds=max_seconds, max_bytes=max_bytes)
         self.root, self.decide, self.effects = root, decide, effects
-        self.seconds, self.most_seconds, self.most_bytes = seconds, most_seconds, most_bytes
+        self.seconds, self.max_seconds, self.max_bytes = seconds, max_seconds, max_bytes
         clean = shell_environment(root, environ)
-        self.confined = Confined(sandbox, root, clean, home=clean["HOME"])
+        self.runner = SandboxRunner(sandbox, root, clean, home=clean["HOME"])
         self.confirmable: dict[str, None] = {}
-        """Commands that run only after the user said yes; all others get the stricter sandbox."""
+        """Commands that the gate wants a yes for. Only these may change files; all others get the stricter sandbox."""
         self.warned = sandbox.use == "off"
 
     async def bash(
@@ -118,21 +118,21 @@ class _Shell:
         seconds: Annotated[float | None, "How long it may take; leave it out unless the command needs long."] = None,
     ) -> Outcome:  # fmt: skip
         limit = self.seconds if seconds is None else seconds
-        if not 0 < limit <= self.most_seconds:
-            raise ToolError("bash.bad_seconds", seconds=f"{limit:g}", limit=f"{self.most_seconds:g}")
+        if not 0 < limit <= self.max_seconds:
+            raise ToolError("bash.bad_seconds", seconds=f"{limit:g}", limit=f"{self.max_seconds:g}")
         _check_form(command)
         try:
             changes = self.effects and command in self.confirmable
-            ran = await self.confined.run(
-                [*interpreter(), command], seconds=limit, most_bytes=self.most_bytes, changes=changes
+            ran = await self.runner.run(
+                [*find_shell(), command], seconds=limit, max_bytes=self.max_bytes, changes=changes
             )
         except OSError as error:
             raise ToolError("bash.not_started", reason=error.strerror) from None
-        notes = sandbox_notes(ran, command, self.confined, changes=changes)
-        if not self.warned and self.confined.mode == "none":
+        notes = explain_sandbox(ran, command, self.runner, changes=changes)
+        if not self.warned and self.runner.mode == "none":
             self.warned = True
             notes.append(Phrase("bash.no_sandbox"))
-        return outcome(ran, limit, notes)
+        return describe_result(ran, limit, notes)
 
     def check(self, arguments: Mapping[str, Any]) -> Decision:
         command = arguments["command"]
@@ -144,7 +144,7 @@ class _Shell:
             while len(self.confirmable) > MAX_CONFIRMABLE:
                 del self.confirmable[next(iter(self.confirmable))]
         decision = replace(decision, shows=decision.shows or visible(command, "\n"))
-        without_network = self.confined.mode != "none" and not self.confined.sandbox.network
+        without_network = self.runner.mode != "none" and not self.runner.sandbox.network
         if decision.verdict == "confirm" and without_network and needs_network(command):
             code = "gate.without_network" if decision.reason else "gate.no_network"
             decision = replace(decision, reason=Phrase(code, reason=decision.reason))
@@ -163,38 +163,38 @@ def _check_form(command: str) -> None:
         raise ToolError("bash.command_too_long", limit=MAX_COMMAND_BYTES)
 
 
-def interpreter() -> list[str]:
-    """bash without the user's start-up files, or sh where there is none."""
+def find_shell() -> list[str]:
+    """The command that runs a script: bash without the user's start-up files, or sh where there is none."""
     bash = next((path for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash") if os.path.exists(path)), None)
     return [bash, "--noprofile", "--norc", "-c"] if bash else [shutil.which("sh") or "/bin/sh", "-c"]
 
 
-def sandbox_notes(ran: Ran, command: str, confined: Confined, *, changes: bool) -> list[Phrase]:
-    """What the sandbox had to do with the result, as far as that is known: a limit that ended the command is certain;
-    a missing network or folder is guessed from the command, and other refusals from its output."""
-    kind, _, most = ran.report.get("limit", "").partition(" ")
+def explain_sandbox(ran: CommandResult, command: str, runner: SandboxRunner, *, changes: bool) -> list[Phrase]:
+    """How the sandbox affected the result. A limit that ended the command is certain; a missing network or folder is
+    guessed from the command, and other refusals from its output."""
+    kind, _, size = ran.report.get("limit", "").partition(" ")
     if kind:
-        amount = int(most) if kind == "processes" else int(most) // MB
+        amount = int(size) if kind == "processes" else int(size) // MB
         return [Phrase(LIMIT_CODES.get(kind, "bash.over_limit"), limit=amount, resource=kind)]
     if "ready" not in ran.report:
         return []
     end, notes = ran.output[-HINT_CHARS:] if ran.code else "", list[Phrase]()
-    paths = hidden_paths(command, confined) if ran.code or not ran.output.strip() else []
-    refused = any(words in end for words in REFUSED_FILE) or (ABSENT_FILE in end and names_outside(command, confined))
-    if refused:
+    paths = find_hidden_paths(command, runner) if ran.code or not ran.output.strip() else []
+    is_absent = ABSENT_FILE in end and names_path_outside(command, runner)
+    if is_absent or any(words in end for words in REFUSED_FILE):
         notes.append(Phrase("bash.could_write_workspace" if changes else "bash.could_write_temporary"))
     elif paths:
         notes.append(Phrase("bash.private_home" if paths[0][0] in "~$" else "bash.hidden_path", path=paths[0]))
     asks_network = needs_network(command) or any(words in end for words in REFUSED_NETWORK)
-    if ran.code and asks_network and not (changes and confined.sandbox.network):
-        notes.append(Phrase("bash.network_only_if_asked" if confined.sandbox.network else "bash.no_network"))
+    if ran.code and asks_network and not (changes and runner.sandbox.network):
+        notes.append(Phrase("bash.network_only_if_asked" if runner.sandbox.network else "bash.no_network"))
     if any(words in end.lower() for words in OUT_OF_MEMORY):
-        notes.append(Phrase("bash.memory_limit", limit=confined.sandbox.limits.memory_mb))
+        notes.append(Phrase("bash.memory_limit", limit=runner.sandbox.limits.memory_mb))
     return notes
 
 
 def needs_network(command: str) -> bool:
-    """Whether one of its programs is known to do nothing without the network."""
+    """Whether one of its programs is known to need the network."""
     for mark in "|&;()\n`":
         command = command[:HINT_CHARS].replace(mark, " ; ")
     names, program = set[str](), ""
@@ -214,11 +214,11 @@ def needs_network(command: str) -> bool:
     )
 
 
-def hidden_paths(command: str, confined: Confined) -> list[str]:
-    """The words of a command that are paths which the sandbox does not show, or shows as something else. Below a name
-    that is not in / at all there is nothing to hide: such a word is a pattern."""
+def find_hidden_paths(command: str, runner: SandboxRunner) -> list[str]:
+    """The words of a command that are paths which the sandbox hides or replaces. A word that starts with a name that
+    is not in / is a pattern, not a path."""
     words = [word.strip("<>&'\"=();") for word in command[:HINT_CHARS].split()]
-    visible_here = (confined.root, *SYSTEM_FOLDERS, *NEVER_HIDDEN, *confined.readable)
+    visible_here = (runner.root, *SYSTEM_FOLDERS, *PRIVATE_FOLDERS, *runner.readable)
     home = [word for word in words if word.split("/")[0] in ("~", "$HOME", "${HOME}")]
     outside = [
         word for word in words if word.startswith("/") and not any(is_below(word, each) for each in visible_here)
@@ -226,15 +226,15 @@ def hidden_paths(command: str, confined: Confined) -> list[str]:
     return home + [word for word in outside if os.path.isdir("/" + word.split("/")[1]) and word.strip("/")]
 
 
-def names_outside(command: str, confined: Confined) -> bool:
+def names_path_outside(command: str, runner: SandboxRunner) -> bool:
     """Whether a word of the command looks like a path that leads out of the folder."""
     words = (word.lstrip("<>&'\"=(") for word in command[:HINT_CHARS].split())
-    return any(word.startswith("..") for word in words) or bool(hidden_paths(command, confined))
+    return any(word.startswith("..") for word in words) or bool(find_hidden_paths(command, runner))
 
 
-def outcome(ran: Ran, limit: float, notes: Sequence[Phrase] = ()) -> Outcome:
-    """What the model reads. A command that ends with another code than 0 may have worked too, as grep does when it
-    finds nothing: it counts as done, and its code is shown. Only one that had to be ended has failed."""
+def describe_result(ran: CommandResult, limit: float, notes: Sequence[Phrase] = ()) -> Outcome:
+    """What the model reads. A command with another exit code than 0 may have worked, as grep does when it finds
+    nothing, so it counts as done and its code is shown. Only one that had to be ended has failed."""
     text = clean_output(ran.output)
     heads: list[Phrase] = []
     if ran.code is None:
@@ -253,7 +253,7 @@ def outcome(ran: Ran, limit: float, notes: Sequence[Phrase] = ()) -> Outcome:
 
 
 def clean_output(output: str) -> str:
-    """Output without what is meant for a terminal: sequences are dropped, other control characters become visible."""
+    """Drop sequences that are meant for a terminal, and make other control characters visible."""
     text = TERMINAL_SEQUENCE.sub("", output).replace("\r\n", "\n").replace("\r", "\n")
     return CONTROL.sub(lambda found: visible(found[0]), text)
 

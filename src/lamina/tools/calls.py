@@ -1,7 +1,7 @@
 """One call of a tool, from the model's arguments to the text that the model reads.
 
-Runs code that is not ours: checked and approved first, in a thread or awaited, ended when its time is up. Whatever it
-raises becomes text. Nothing is raised for what a model or a tool did wrong.
+A tool is code that lamina does not know: a call is checked and approved first, runs in a thread or is awaited, and ends
+when its time is up. Whatever a model or a tool does wrong becomes text; none of it is raised.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lamina.apart import GRACE_S, CaughtError, in_thread
@@ -42,12 +43,17 @@ async def run_call(tools: Mapping[str, Tool], call: ToolCallEvent, ask: Ask | No
     problems = find_problems(tool.parameters, arguments)
     if problems:
         return _failure("outcome.misfits", tool=tool.name, problems=join_clauses(problems))
-    refused = await _check(tool, call, arguments, ask, user_text)
-    return refused or await _run(tool, tool.run, arguments)
+    refused = await _find_refusal(tool, call, arguments, ask, user_text)
+    if refused:
+        return refused
+    value = await _call_function(tool, tool.run, **arguments)
+    if isinstance(value, Outcome):
+        return replace(value, text=escape_surrogates(value.text))
+    return _make_outcome(tool, value)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments that a model wrote; nothing at all is an empty object. Raises ToolError for what is not JSON."""
+    """Parse the arguments that a model wrote; an empty text is an empty object. Raises ToolError for anything else."""
     try:
         value: Any = read_strict_json(text or "{}")
         text.encode()
@@ -73,13 +79,13 @@ def names_host(user_text: str, host: str) -> bool:
     )
 
 
-async def _check(
+async def _find_refusal(
     tool: Tool, call: ToolCallEvent, arguments: dict[str, Any], ask: Ask | None, user_text: str
 ) -> Outcome | None:
-    """None when the call may run. What cannot be decided does not run."""
+    """Why a call does not run; None when it may. A call without a clear decision does not run."""
     if tool.check is None:
         return None
-    decision = await _call(tool, tool.check, copy.deepcopy(arguments))
+    decision = await _call_function(tool, tool.check, copy.deepcopy(arguments))
     if isinstance(decision, Outcome):
         return decision
     if not isinstance(decision, Decision):
@@ -100,20 +106,15 @@ async def _check(
     return Outcome(Phrase(code, tool=tool.name, reason=reason).text(), "refused")
 
 
-async def _run(tool: Tool, run: Callable[..., Any], arguments: dict[str, Any]) -> Outcome:
-    value = await _call(tool, run, **arguments)
-    return value if isinstance(value, Outcome) else _as_outcome(tool, value)
-
-
-async def _call(tool: Tool, function: Callable[P, Any], /, *args: P.args, **named: P.kwargs) -> Any:
-    """What a function of the tool gave; an `Outcome` when it failed or was late. It raises our own cancellation."""
+async def _call_function(tool: Tool, function: Callable[P, Any], /, *args: P.args, **named: P.kwargs) -> Any:
+    """The result of a function of the tool; an `Outcome` when it failed or was late. Raises our own cancellation."""
     caught = CaughtError(asyncio.CancelledError, KeyboardInterrupt)
     task = asyncio.ensure_future(_await_result(caught, function, args, named))
     try:
         await asyncio.wait({task}, timeout=tool.seconds)
         late = not task.done()
     finally:
-        for _ in range(3):  # it is late, or we are cancelled; it may not react at once
+        for _ in range(3):  # it is late or we were cancelled; it may need several attempts to react
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=GRACE_S * 1.5)
@@ -142,12 +143,12 @@ def _describe_error(tool: Tool, error: BaseException) -> Outcome:
         code = "outcome.failed_next" if error.next_step else "outcome.failed"
         return _failure(code, tool=tool.name, problem=error.phrase, next=error.next_step)
     text: str | Phrase = Phrase("outcome.no_error_text")
-    with CaughtError():  # the __str__ of somebody else's exception may fail too
+    with CaughtError():  # the __str__ of an unknown exception may fail too
         text = escape_surrogates(str(error))[:MAX_ERROR_CHARS]
     return _failure("outcome.raised", tool=tool.name, error=type(error).__name__, problem=text)
 
 
-def _as_outcome(tool: Tool, value: object) -> Outcome:
+def _make_outcome(tool: Tool, value: object) -> Outcome:
     if value is None:
         return Outcome(Phrase("outcome.done", tool=tool.name).text())
     if isinstance(value, str):
@@ -159,5 +160,5 @@ def _as_outcome(tool: Tool, value: object) -> Outcome:
 
 
 def _failure(code: str, **values: Value) -> Outcome:
-    """A call that did not work, in the language that models read."""
+    """A call that failed, in the language that models read."""
     return Outcome(escape_surrogates(Phrase(code, **values).text()), "failed")

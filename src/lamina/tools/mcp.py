@@ -1,7 +1,8 @@
-"""Tools of MCP servers (extra `mcp`): servers started or reached as the configuration says, their tools made ours.
+"""Tools of MCP servers (extra `mcp`): starts or reaches the servers of a configuration and offers their tools.
 
-What a server says about its tools is text from outside: bounded, without hidden characters, kept out of the prompt's
-notes. Nothing of a server runs without a yes, unless it says that a tool only reads and the configuration trusts it.
+What a server says about its tools is text from outside: limited in length, without hidden characters, and not part of
+the prompt's notes. A tool of a server needs a yes, unless the server says that it only reads and the configuration
+trusts the server.
 """
 
 import asyncio
@@ -51,8 +52,8 @@ class Server:
         return f"Server({self.name!r})"  # its variables and headers may be secrets
 
 
-def servers_of(config: Mapping[str, Any]) -> list[Server]:
-    """The servers of `{"mcpServers": {name: {"command": …} or {"url": …}}}`; without those that are `disabled`."""
+def read_servers(config: Mapping[str, Any]) -> list[Server]:
+    """The servers of `{"mcpServers": {name: {"command": …} or {"url": …}}}`, except those that are `disabled`."""
     found = config.get("mcpServers")
     if not isinstance(found, Mapping):
         raise ToolError("mcp.no_servers", hint="mcp.form", found=format_value(list(config)))
@@ -87,7 +88,7 @@ def _read_server(name: str, entry: object) -> Server:
 
 
 def _read_pairs(server: str, key: str, value: object) -> tuple[tuple[str, str], ...]:
-    """Names and texts. An error shows the names alone: the values may be secrets."""
+    """Names and texts. An error shows only the names: the values may be secrets."""
     if not isinstance(value, Mapping):
         raise ToolError("mcp.pairs_not_an_object", hint="mcp.form", server=server, field=key)
     pairs = cast(Mapping[str, Any], value)
@@ -102,15 +103,17 @@ async def mcp_tools(
     config: Mapping[str, Any], *, root: str | os.PathLike[str] = ".", environ: Mapping[str, str] | None = None,
     seconds: float = SECONDS, start_seconds: float = START_SECONDS,
 ) -> AsyncGenerator[list[Tool]]:  # fmt: skip
-    """The tools of all servers of the configuration, as long as the block lasts; then every server is ended.
+    """The tools of all servers of the configuration. The servers run as long as the block lasts.
 
-    Commands start in `root` with a clean environment, of which `environ` gives a few harmless names, and with the
-    `env` that the configuration names. A server that does not come up, or a tool that cannot be used, is an error.
+    Commands start in `root` with a clean environment, a few harmless names of `environ`, and the `env` of the
+    configuration. A server that does not start, or a tool that cannot be used, is an error.
     """
     folder = os.path.abspath(root)
-    hosts = [_Host(server, folder, clean_environment(folder, environ), seconds) for server in servers_of(config)]
+    connections = [
+        _Connection(server, folder, clean_environment(folder, environ), seconds) for server in read_servers(config)
+    ]
     try:
-        started = await asyncio.gather(*(host.start(start_seconds) for host in hosts), return_exceptions=True)
+        started = await asyncio.gather(*(each.start(start_seconds) for each in connections), return_exceptions=True)
         tools: list[Tool] = []
         for each in started:
             if isinstance(each, BaseException):
@@ -118,11 +121,11 @@ async def mcp_tools(
             tools += each
         yield tools
     finally:
-        await asyncio.gather(*(host.end() for host in hosts))
+        await asyncio.gather(*(each.end() for each in connections))
 
 
-class _Host:
-    """A server and the task that it lives in: the SDK wants what it opens to be closed by the same task."""
+class _Connection:
+    """A server and its task: the SDK requires that the task which opens a connection also closes it."""
 
     def __init__(self, server: Server, folder: str, environ: dict[str, str], seconds: float) -> None:
         self.server, self.folder, self.environ, self.seconds = server, folder, environ, seconds
@@ -136,24 +139,24 @@ class _Host:
         self.task = asyncio.ensure_future(self._serve())
         await asyncio.wait({self.task, self.ready}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not self.ready.done():
-            late = not self.task.done()  # ask before it is ended
+            late = not self.task.done()  # before it is ended
             await self.end()
             why = Phrase("mcp.not_ready_in_time", seconds=f"{seconds:g}") if late else _explain_end(self.task)
             code = "mcp.not_started_with_log" if self.log_end else "mcp.not_started"
-            raise ToolError(code, hint=self._next_step(), server=self.server.name, reason=why, log=self.log_end)
+            raise ToolError(code, hint=self._suggest_next_step(), server=self.server.name, reason=why, log=self.log_end)
         client, found = self.ready.result()
-        tools = [self._tool(client, each) for each in found]
+        tools = [self._make_tool(client, each) for each in found]
         names = [tool.name for tool in tools]
-        doubled = next((name for name in names if names.count(name) > 1), "")
-        if doubled:
-            raise ToolError("mcp.doubled_tool", server=self.server.name, tool=doubled)
+        repeated = next((name for name in names if names.count(name) > 1), "")
+        if repeated:
+            raise ToolError("mcp.doubled_tool", server=self.server.name, tool=repeated)
         return tools
 
     async def end(self) -> None:
         self.stop.set()
         if self.task is None:
             return
-        if not self.ready.done():  # it has not come up, so it does not wait for a stop
+        if not self.ready.done():  # it is still starting, so it does not wait for the stop event
             self.ready.cancel()
             self.task.cancel()
         await asyncio.wait({self.task}, timeout=END_SECONDS)
@@ -161,14 +164,14 @@ class _Host:
             self.task.cancel()
             await asyncio.wait({self.task}, timeout=END_SECONDS)
         if self.task.done() and not self.task.cancelled():
-            self.task.exception()  # `start` has reported it; nothing else waits for this task
+            self.task.exception()  # `start` has reported it; this keeps asyncio from logging it
 
     async def _serve(self) -> None:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
             try:
                 async with AsyncExitStack() as stack:
-                    client = await stack.enter_async_context(Client(await self._transport(stack, log), cache=None))
-                    tools = await _all_tools(client)
+                    client = await stack.enter_async_context(Client(await self._open_transport(stack, log), cache=None))
+                    tools = await _list_tools(client)
                     if not self.ready.done():
                         self.ready.set_result((client, tools))
                     await self.stop.wait()
@@ -176,7 +179,7 @@ class _Host:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 400))
                 self.log_end = visible(" ".join(log.read().split()))
 
-    async def _transport(self, stack: AsyncExitStack, log: IO[str]) -> Any:
+    async def _open_transport(self, stack: AsyncExitStack, log: IO[str]) -> Any:
         if self.server.url:
             timeout = httpx2.Timeout(START_SECONDS, read=self.seconds)
             headers = dict(self.server.headers)
@@ -188,12 +191,12 @@ class _Host:
         )  # fmt: skip
         return stdio_client(parameters, errlog=cast(Any, log))
 
-    def _next_step(self) -> Phrase:
+    def _suggest_next_step(self) -> Phrase:
         if self.server.url:
             return Phrase("mcp.check_url", url=format_value(self.server.url.partition("?")[0]))
         return Phrase("mcp.run_by_hand", command=format_value(self.server.command))
 
-    def _tool(self, client: Client, each: types.Tool) -> Tool:
+    def _make_tool(self, client: Client, each: types.Tool) -> Tool:
         name = self.server.name
         description = _clean_text(each.description or "", MAX_DESCRIPTION_CHARS)
         if not description:
@@ -203,7 +206,7 @@ class _Host:
 
         async def run(**arguments: object) -> Outcome:
             try:
-                return _outcome(await client.call_tool(each.name, arguments, read_timeout_seconds=self.seconds))
+                return _make_outcome(await client.call_tool(each.name, arguments, read_timeout_seconds=self.seconds))
             except MCPError as error:
                 raise ToolError("mcp.error_answer", server=name, text=_clean_text(error.message, 500)) from None
 
@@ -223,7 +226,7 @@ class _Host:
         )
 
     def _check_schema(self, tool: types.Tool) -> dict[str, Any]:
-        """The schema as the server wrote it, if it is an object's and of bounded size; its descriptions are cleaned."""
+        """The schema of the server, if it describes an object and is not too long, with its descriptions cleaned."""
         schema: dict[str, Any] = tool.input_schema
         try:
             size = len(json.dumps(schema))
@@ -241,7 +244,7 @@ class _Host:
         return {"properties": {}, **_clean_schema(schema)}
 
 
-async def _all_tools(client: Client) -> list[types.Tool]:
+async def _list_tools(client: Client) -> list[types.Tool]:
     found: list[types.Tool] = []
     cursor: str | None = None
     while len(found) <= MAX_TOOLS:
@@ -267,29 +270,26 @@ def _clean_schema(value: Any) -> Any:
 
 
 def _clean_text(text: str, limit: int) -> str:
-    """Text from outside, without characters that cannot be seen, and of a bounded length."""
+    """Text from outside, without hidden characters and limited in length."""
     text = ANY.sub("", text.encode("utf-8", "replace").decode()).strip()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _outcome(result: types.CallToolResult) -> Outcome:
-    parts = [_part(each) for each in result.content]
+def _make_outcome(result: types.CallToolResult) -> Outcome:
+    parts = [_describe_block(each) for each in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    text = "\n".join(parts).encode("utf-8", "backslashreplace").decode()
-    return Outcome(text or f"[{Phrase('bash.no_output')}]", "failed" if result.is_error else "done")
+    return Outcome("\n".join(parts) or f"[{Phrase('bash.no_output')}]", "failed" if result.is_error else "done")
 
 
-def _part(block: types.ContentBlock) -> str:
+def _describe_block(block: types.ContentBlock) -> str:
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, types.EmbeddedResource):
         resource = block.resource
-        return (
-            resource.text
-            if isinstance(resource, types.TextResourceContents)
-            else f"[{Phrase('mcp.file_not_shown', uri=str(resource.uri))}]"
-        )
+        if isinstance(resource, types.TextResourceContents):
+            return resource.text
+        return f"[{Phrase('mcp.file_not_shown', uri=str(resource.uri))}]"
     if isinstance(block, types.ResourceLink):
         return f"[{Phrase('mcp.link', uri=str(block.uri))}]"
     return f"[{Phrase('mcp.not_shown', type=block.type, mime_type=block.mime_type)}]"

@@ -1,7 +1,6 @@
 """Tools as the model knows them: their schemas, the notes about them in the prompt, and `call` to run them.
 
-Notes say when to use a tool; its schema alone says how it is called. What a call must pass before it runs, and how it
-runs, is the matter of `calls`.
+Notes say when to use a tool; only its schema says how it is called. How a call is checked and run is in `calls`.
 """
 
 import copy
@@ -62,9 +61,9 @@ class ToolOptions(TypedDict, total=False):
 class Tool:
     """What the model is told about a tool: `description` says when to use it and what its limits are.
 
-    `note` is the line in the prompt where that should differ from the description; `advice` is what to do when
-    more came out than `max_chars`. `run` is called with the arguments by name, in a thread unless it is async, and ends
-    after `seconds`; `check` decides beforehand whether it may run. `modes` are those in which the tool is offered.
+    `note` is the line in the prompt, where it should differ from the description; `advice` says what to do when there
+    was more output than `max_chars`. `run` is called with the arguments by name, in a thread unless it is async, and is
+    ended after `seconds`; `check` decides beforehand whether it may run. `modes` are those that offer the tool.
     """
 
     name: str
@@ -103,8 +102,8 @@ class Tool:
         `Annotated[str, "what it is"]` describes a parameter. `options` are the other fields of a tool.
         """
         name = name if name is not None else str(getattr(function, "__name__", type(function).__name__))
-        description = description if description is not None else description_of(function)
-        return cls(name, description, parameters_of(function, name), run=function, **options)
+        description = description if description is not None else read_description(function)
+        return cls(name, description, build_parameters(function, name), run=function, **options)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -201,8 +200,8 @@ class ToolRegistry:
         return Layer("tools", self.notes(), "tool registry")
 
 
-def parameters_of(function: Callable[..., Any], name: str) -> Schema:
-    """The schema of a function's parameters. One that has none is refused, with its name and its type."""
+def build_parameters(function: Callable[..., Any], name: str) -> Schema:
+    """The schema of a function's parameters. A parameter whose type has no schema is an error that names both."""
     try:
         signature = inspect.signature(function)
         hints = get_type_hints(_unwrap(function), include_extras=True)
@@ -214,16 +213,16 @@ def parameters_of(function: Callable[..., Any], name: str) -> Schema:
             raise ToolError("tool.unnamed_parameter", tool=name, parameter=str(parameter))
         if parameter.name not in hints:
             raise ToolError("tool.untyped_parameter", hint="tool.use_types", tool=name, parameter=parameter.name)
-        schema = schema_of(hints[parameter.name], name, parameter.name)
+        schema = build_schema(hints[parameter.name], name, parameter.name)
         if parameter.default is not parameter.empty and _is_json(parameter.default):
             schema["default"] = parameter.default
         properties[parameter.name] = schema
     required = [each.name for each in signature.parameters.values() if each.default is each.empty]
-    return _object(properties, required)
+    return _object_schema(properties, required)
 
 
-def schema_of(hint: Any, tool: str, where: str) -> Schema:
-    """The schema of a type; `tool` and `where`, a parameter or a field in it, are for the error."""
+def build_schema(hint: Any, tool: str, where: str) -> Schema:
+    """The schema of a type. `tool` and `where`, a parameter or a field in it, are named in an error."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in PLAIN_TYPES:
         return {"type": PLAIN_TYPES[hint]}
@@ -231,28 +230,28 @@ def schema_of(hint: Any, tool: str, where: str) -> Schema:
         return {}
     if origin is Annotated:
         description = next((each for each in inner[1:] if isinstance(each, str)), "")
-        return schema_of(inner[0], tool, where) | ({"description": description} if description else {})
+        return build_schema(inner[0], tool, where) | ({"description": description} if description else {})
     if origin is Literal and all(isinstance(each, str | int | None) for each in inner):
         kinds = {PLAIN_TYPES[type(each)] for each in inner}
         return {"enum": list(inner)} | ({"type": kinds.pop()} if len(kinds) == 1 else {})
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(each, tool, where) for each in inner]}
+        return {"anyOf": [build_schema(each, tool, where) for each in inner]}
     if origin is list:
-        return {"type": "array", "items": schema_of(inner[0], tool, where)}
+        return {"type": "array", "items": build_schema(inner[0], tool, where)}
     if origin is dict and inner[0] is str:
-        return {"type": "object", "additionalProperties": schema_of(inner[1], tool, where)}
+        return {"type": "object", "additionalProperties": build_schema(inner[1], tool, where)}
     if origin in (Required, NotRequired):
-        return schema_of(inner[0], tool, where)
+        return build_schema(inner[0], tool, where)
     if is_typed_dict(hint):
         fields = get_type_hints(hint, include_extras=True)
-        properties = {key: schema_of(each, tool, f"{where}.{key}") for key, each in fields.items()}
-        return _object(properties, [key for key in fields if key in hint.__required_keys__])
+        properties = {key: build_schema(each, tool, f"{where}.{key}") for key, each in fields.items()}
+        return _object_schema(properties, [key for key in fields if key in hint.__required_keys__])
     raise ToolError(
         "tool.type_without_schema", hint="tool.use_types", tool=tool, parameter=where, type=format_value(hint)
     )
 
 
-def _object(properties: Schema, required: list[str]) -> Schema:
+def _object_schema(properties: Schema, required: list[str]) -> Schema:
     schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return schema | ({"required": required} if required else {})
 
@@ -265,12 +264,12 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def description_of(function: Callable[..., Any]) -> str:
+def read_description(function: Callable[..., Any]) -> str:
     return inspect.getdoc(_unwrap(function)) or ""
 
 
 def _unwrap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a partial one, or the `__call__` of an object that can be called."""
+    """The function behind a partial, or the `__call__` of a callable object."""
     while isinstance(function, partial):
         function = cast("partial[Any]", function).func
     return function if inspect.isroutine(function) else type(function).__call__

@@ -414,7 +414,7 @@ class Web:
     allowed: Callable[[Address], bool] = is_global
     resolver: Resolve = resolve_host
     seconds: float = SECONDS
-    most_bytes: int = MAX_PAGE_BYTES
+    max_bytes: int = MAX_PAGE_BYTES
 
     def check(self, arguments: Mapping[str, Any]) -> Decision:
         """A fetch can carry data out, so it needs a yes unless the user named its host."""
@@ -453,7 +453,7 @@ class Web:
             code = "web.part_with_more" if end < len(text) else "web.last_part"
             lines.append(Phrase(code, first=offset, end=end, count=len(text)).text())
         if page.cut:
-            lines.append(Phrase("web.page_cut", limit=self.most_bytes).text())
+            lines.append(Phrase("web.page_cut", limit=self.max_bytes).text())
         return "\n".join(lines) + "\n\n" + shown_part
 
     async def load_page(self, url: str) -> Page:
@@ -538,12 +538,12 @@ class Web:
         media_type = response.content_type.lower() if "Content-Type" in response.headers else ""
         if media_type and not _TEXT_TYPES.fullmatch(media_type):
             raise ToolError("web.not_text_but", hint="web.only_text", url=format_value(target.url), type=media_type)
-        inflater = _Inflater(response.headers.get("Content-Encoding", ""), self.most_bytes)
+        inflater = _Inflater(response.headers.get("Content-Encoding", ""), self.max_bytes)
         raw = 0
         async for part in response.content.iter_chunked(_CHUNK_BYTES):
             raw += len(part)
             inflater.feed(part)
-            if inflater.full or raw > _MAX_RAW_FACTOR * self.most_bytes:
+            if inflater.full or raw > _MAX_RAW_FACTOR * self.max_bytes:
                 inflater.full = True
                 break
         body = bytes(inflater.body)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.assembly.scrub import MAX_TAG_CHARACTERS, Scrub
+from lamina.assembly.fences import MAX_TAG_CHARACTERS, TagFilter
 
 MARK = "abcd1234"
 PIECES = st.lists(
@@ -19,7 +19,7 @@ PIECES = st.lists(
 
 
 def scrubbed(pieces: list[str], typed: str = "") -> str:
-    scrub = Scrub(MARK, lambda tag: bool(typed) and tag in typed)
+    scrub = TagFilter(MARK, lambda tag: bool(typed) and tag in typed)
     return "".join([*map(scrub.feed, pieces), scrub.close()])
 
 
