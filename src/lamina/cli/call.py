@@ -126,7 +126,7 @@ class Call:
         """The app over the store, for one command: nothing works in the background, and only a search for memories
         needs their `index`.
 
-        A store that somebody named is created only by a command that has something to store in it (`makes`): for all
+        A store that was named is created only by a command that has something to store in it (`makes`): for all
         others an empty one after a mistake in the name would look as if everything were gone.
         """
         from lamina.app.app import App
@@ -136,7 +136,7 @@ class Call:
         return App.open(settings=self.settings, work=False, index=index)
 
     def check_store(self) -> None:
-        """A store that somebody named must exist already."""
+        """A store that was named must exist already."""
         from lamina.app.store_admin import must_exist
 
         if "store" in self.settings.origin:

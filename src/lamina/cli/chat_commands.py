@@ -28,10 +28,10 @@ from lamina.app.traces import (
 )
 from lamina.cli.call import MODES, check_choice
 from lamina.cli.chat_view import TurnSummary, call_line, format_over_budget, result_lines
-from lamina.cli.memory import memory_table
+from lamina.cli.memory import found_table, memory_table
 from lamina.cli.say import Say, visible
 from lamina.cli.screen import AnswerMarkdown, Screen
-from lamina.cli.sessions import mark_hits, resume_session, session_table, start_session
+from lamina.cli.sessions import resume_session, session_table, start_session
 from lamina.cli.view import (
     cut_table,
     files_table,
@@ -72,7 +72,7 @@ class SwitchModel:
 class ChatState:
     """A chat on a terminal: the app, the screen, the session and the last turn.
 
-    The first message starts the session, so that looking in leaves nothing behind.
+    The first message starts the session, so that a look at a chat stores nothing.
     """
 
     app: App
@@ -107,7 +107,7 @@ class ChatState:
         return self.session
 
     async def change_session(self, **changes: Unpack[SessionChanges]) -> None:
-        """Change the session, where it has begun; otherwise the next one will have the changes."""
+        """Change the session, if there is one; otherwise the next one will have the changes."""
         if self.session:
             sessions = self.app.store.sessions
             self.session = await sessions.update(self.owner, self.session.session_id, **changes)
@@ -142,12 +142,10 @@ class ChatState:
         calls = called(rows)
         self.last = TurnSummary(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
-        self.screen.print(
-            Text().append("↻ ", style="cyan").append(visible(title), style="bold").append(
-                f"  {short_id(self.session.session_id)} · {format_time(self.session.updated)} · "
-                + self.say("cli.chat.count", count=self.session.last_seq), style="dim"),
-            Text(""),
-        )  # fmt: skip
+        facts = [short_id(self.session.session_id), format_time(self.session.updated)]
+        facts.append(self.say("cli.chat.count", count=self.session.last_seq))
+        line = Text().append("↻ ", style="cyan").append(visible(title), style="bold")
+        self.screen.print(line.append(f"  {' · '.join(facts)}", style="dim"), Text(""))
         for row in rows:
             self._recap_row(row, {call.id: (call, result) for call, result in calls})
         if turn and turn.state in ("interrupted", "failed"):
@@ -181,11 +179,6 @@ class ChatState:
         if found is None:
             raise InputError("chat.no_turn")
         return found
-
-    def current_session(self) -> Session:
-        if self.session is None:
-            raise InputError("chat.no_turn")
-        return self.session
 
 
 After = Leave | SwitchModel | None
@@ -274,12 +267,7 @@ async def _memory(chat: ChatState, words: str) -> None:
     found = await memory.get_relevant_memories(words, chat.app.settings.memories)
     if not found:
         return chat.print_line("cli.found.none", query=words)
-    rows = [
-        [styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", chat.say.render(one.why),
-         mark_hits(one_line(one.memory.text), words)]
-        for one in found
-    ]  # fmt: skip
-    return chat.show(table(chat.say, ("id", "score", "why", "text"), rows, right=("score",), yields=("score", "why")))
+    return chat.show(found_table(chat.say, found, words))
 
 
 async def _context(chat: ChatState, words: str) -> None:
@@ -341,10 +329,11 @@ async def _collect(chat: ChatState, words: str) -> None:
 
 
 async def _compact(chat: ChatState, words: str) -> None:
-    session = chat.current_session()
+    if chat.session is None:
+        raise InputError("chat.no_turn")
     try:
         with chat.screen.console.status(chat.say("cli.chat.compacting"), spinner_style="cyan"):
-            done = await chat.app.compact(chat.owner, session.session_id)
+            done = await chat.app.compact(chat.owner, chat.session.session_id)
     except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
         return chat.show(Text(chat.say.render(error.phrase)))
     chat.print_line("cli.chat.compacted", before=done.before, after=done.after, by=done.written_by)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from lamina.app.lookup import Origin, find_memory, forget, origin_of
 from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, option, show_json, to_plain
 from lamina.cli.say import Say
-from lamina.cli.sessions import DEFAULT_LIMIT, Limit, join_words, mark_hits
+from lamina.cli.sessions import DEFAULT_LIMIT, Limit, Query, join_words, mark_hits
 from lamina.cli.view import FittedTable, details, format_time, one_line, page, short_id, styled, table
 from lamina.errors import InputError, NotFoundError, SettingsError, format_value
 from lamina.records import Memory
@@ -17,6 +17,9 @@ MemoryName = Annotated[str, argument("memory", "ID")]
 Fact = Annotated[str, argument("fact", "TEXT")]
 Kind = Annotated[str | None, option("kind")]
 Importance = Annotated[float | None, option("importance")]
+Everything = Annotated[bool, flag("everything", "--all")]
+Pin = Annotated[bool, flag("pin", "--pin")]
+MemoryNames = Annotated[list[str], argument("memories", "ID")]
 
 
 def memory_table(say: Say, memories: Sequence[Memory]) -> FittedTable:
@@ -41,11 +44,7 @@ def _kind(say: Say, kind: str) -> str:
 
 @MEMORY.listing()
 async def list_memories(
-    call: Call,
-    kind: Kind = None,
-    everything: Annotated[bool, flag("everything", "--all")] = False,
-    limit: Limit = DEFAULT_LIMIT,
-    as_json: Json = False,
+    call: Call, kind: Kind = None, everything: Everything = False, limit: Limit = DEFAULT_LIMIT, as_json: Json = False
 ) -> None:
     async with call.open() as app:
         found = await app.memory(call.user).list(kind=kind, limit=limit, everything=everything)
@@ -66,12 +65,7 @@ def _check_importance(importance: float | None) -> None:
 
 @MEMORY.command("add")
 async def add(
-    call: Call,
-    text: Fact,
-    kind: Kind = None,
-    importance: Importance = None,
-    pinned: Annotated[bool, flag("pin", "--pin")] = False,
-    as_json: Json = False,
+    call: Call, text: Fact, kind: Kind = None, importance: Importance = None, pinned: Pin = False, as_json: Json = False
 ) -> None:
     _check_importance(importance)
     async with call.open(makes=True) as app:
@@ -90,9 +84,7 @@ def _tell(call: Call, code: str, memory: Memory) -> None:
 
 
 @MEMORY.command("search")
-async def search(
-    call: Call, words: Annotated[list[str], argument("words", "WORDS")], limit: Limit = 5, as_json: Json = False
-) -> None:
+async def search(call: Call, words: Query, limit: Limit = 5, as_json: Json = False) -> None:
     query = join_words(words)
     if not call.settings.memory:
         raise SettingsError("memory.off")
@@ -103,13 +95,18 @@ async def search(
         show_json([{"score": one.score, "why": one.why.text(), "memory": one.memory} for one in found])
     elif not found:
         call.tell("cli.found.none", query=query)
-    else:  # the reason below the text: a column of its own would take the width that the text needs
-        rows: list[list[Any]] = []
-        for one in found:
-            day, text = format_time(one.memory.created)[:10], mark_hits(one_line(one.memory.text), query)
-            text.append("\n").append(call.say.render(one.why), style="dim")
-            rows.append([styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", day, text])
-        page(table(call.say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day")))
+    else:
+        page(found_table(call.say, found, query))
+
+
+def found_table(say: Say, found: Sequence[Any], query: str) -> FittedTable:
+    """The reason is below the text: a column of its own would take the width that the text needs."""
+    rows: list[list[Any]] = []
+    for one in found:
+        day, text = format_time(one.memory.created)[:10], mark_hits(one_line(one.memory.text), query)
+        text.append("\n").append(say.render(one.why), style="dim")
+        rows.append([styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", day, text])
+    return table(say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day"))
 
 
 @MEMORY.command("show")
@@ -164,9 +161,7 @@ async def edit(call: Call, name: MemoryName, text: Fact, kind: Kind = None, impo
 
 
 @MEMORY.command("forget")
-async def forget_memories(
-    call: Call, names: Annotated[list[str], argument("memories", "ID")], yes: Yes = False, as_json: Json = False
-) -> None:
+async def forget_memories(call: Call, names: MemoryNames, yes: Yes = False, as_json: Json = False) -> None:
     async with call.open() as app:
         found = [await find_memory(app.store, call.user, name) for name in names]
         ids = list(dict.fromkeys(memory.memory_id for memory in found))

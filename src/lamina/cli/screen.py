@@ -99,7 +99,7 @@ class _Safe(Markdown):
 
 
 def _plain_links(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Links and pictures as words with their address behind them."""
+    """Links and pictures as words, each followed by its address."""
     opened: list[tuple[str, str]] = []
     words = ""
     for token in tokens:
@@ -134,7 +134,7 @@ class AnswerMarkdown:
         except Exception:  # a form that the renderer does not know must not cost the answer
             lines = console.render_lines(Text(self.text), options, pad=False)
         blank = [not "".join(segment.text for segment in line).strip() for line in lines]
-        if not all(blank):  # what surrounds it decides how far it stands apart
+        if not all(blank):  # the caller decides about blank lines around it
             lines = lines[blank.index(False) : len(lines) - blank[::-1].index(False)]
         for line in lines:
             yield from _make_harmless(line)
@@ -142,7 +142,7 @@ class AnswerMarkdown:
 
 
 def _make_harmless(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """Nothing that a terminal obeys: no control codes, no links behind words, no characters that hide."""
+    """Nothing that a terminal obeys: no control codes, no hidden links, no characters that hide."""
     for segment in segments:
         if not segment.control:
             style = segment.style
@@ -165,7 +165,7 @@ class Screen:
 
     @property
     def height(self) -> int:
-        """Lines that may move: a screen's, without one for what stands above."""
+        """Lines that may move: those of the screen, without one for what is above."""
         return max(3, self.console.height - 2)
 
     def print(self, *parts: Any) -> None:
@@ -190,7 +190,9 @@ class Screen:
         hide = "" if self._hidden or not lines else HIDE_CURSOR
         show = SHOW_CURSOR if self._hidden and not lines else ""
         self._hidden = bool(lines)
-        if not grown and same == len(lines) and lines:  # only lines at the end go: stand behind the last that stays
+        if (
+            not grown and same == len(lines) and lines
+        ):  # only lines at the end go: move to the end of the last that stays
             out = self._move_back(old, same - 1) + lines[-1]
         self._write(hide + out + "\n".join(lines[same:]) + show)
         self._lines = lines

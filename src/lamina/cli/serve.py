@@ -121,7 +121,7 @@ async def _serve(call: Call, given: _ServeOptions) -> None:
         connections=settings.connections, address_connections=settings.connections // 2,
         rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=given.log,  # pyright: ignore[reportArgumentType] -- checked
     )  # fmt: skip
-    sock = listen(options)  # before the store is opened: a port that is taken is reported at once
+    sock = listen(options)  # before the store is opened: a port in use is reported at once
     options = replace(options, port=int(sock.getsockname()[1]))
     _log_to_stderr(given.log)
     uvicorn_is_quiet()
@@ -153,7 +153,7 @@ async def _open_with_provider(call: Call) -> AsyncGenerator[App, None]:
                 status.update(call.say("cli.serve.model"))
             _ = app.engine
             start: Any = getattr(app.provider, "start", None)
-            if start is not None:  # the embedded model is read now, not while somebody waits
+            if start is not None:  # the embedded model is read now, not during the first question
                 await start()
             if status is not None:
                 status.stop()

@@ -65,6 +65,17 @@ Scenario = Annotated[str | None, option("scenario")]
 Host = Annotated[str | None, option("app", "--app")]
 TurnName = Annotated[str, argument("turn", "TURN")]
 Request = Annotated[int | None, option("request", "--request", least=1)]
+Skill = Annotated[str | None, option("skill_name", "--skill")]
+Full = Annotated[bool, flag("full", "--full")]
+Query = Annotated[list[str], argument("words", "WORDS")]
+NewTitle = Annotated[str, argument("title", "TITLE")]
+Number = Annotated[int, argument("number", "NUMBER", least=1)]
+MessageName = Annotated[str, argument("message", "MESSAGE")]
+CollectOff = Annotated[bool, flag("collect_off", "--off")]
+ChatFile = Annotated[Path, argument("chat", "FILE")]
+Payload = Annotated[bool, flag("payload", "--payload")]
+Out = Annotated[Path | None, option("out", "--out")]
+Send = Annotated[bool, flag("send", "--send")]
 
 
 async def start_session(app: App, words: str, *, mode: str | None = None, skill: str = "", phase: str = "") -> Session:
@@ -125,25 +136,21 @@ async def new(
     title: Title = None,
     scenario: Scenario = None,
     host: Host = None,
-    skill: Annotated[str, option("skill_name", "--skill")] = "",
+    skill: Skill = None,
     mode: Mode = None,
     as_json: Json = False,
 ) -> None:
     check_choice("--mode", mode or None, MODES)
     settings = call.choose(scenario=scenario, host=host)
     async with call.open(makes=True) as app:
-        await check_skill(app.store, call.user, skill, settings.host)
-        session = await app.new_session(call.user, title=title or "", skill=skill, mode=mode or "")
+        await check_skill(app.store, call.user, skill or "", settings.host)
+        session = await app.new_session(call.user, title=title or "", skill=skill or "", mode=mode or "")
     call.reply(as_json, session, "cli.sessions.made", id=session.session_id)
 
 
 @SESSIONS.command("show")
 async def show(
-    call: Call,
-    name: SessionName,
-    limit: Limit = DEFAULT_LIMIT,
-    full: Annotated[bool, flag("full", "--full")] = False,
-    as_json: Json = False,
+    call: Call, name: SessionName, limit: Limit = DEFAULT_LIMIT, full: Full = False, as_json: Json = False
 ) -> None:
     async with _open_session(call, name) as (app, session):
         count = None if full else limit
@@ -178,9 +185,7 @@ def _show_messages(say: Say, messages: Sequence[StoredMessage], full: bool) -> N
 
 
 @SESSIONS.command("search")
-async def search(
-    call: Call, words: Annotated[list[str], argument("words", "WORDS")], limit: Limit = 20, as_json: Json = False
-) -> None:
+async def search(call: Call, words: Query, limit: Limit = 20, as_json: Json = False) -> None:
     say, query = call.say, join_words(words)
     async with call.open() as app:
         found = await app.store.sessions.search(call.user, query, limit=limit)
@@ -219,7 +224,7 @@ def mark_hits(piece: str, query: str) -> Text:
 
 
 @SESSIONS.command("rename")
-async def rename(call: Call, name: SessionName, title: Annotated[str, argument("title", "TITLE")]) -> None:
+async def rename(call: Call, name: SessionName, title: NewTitle) -> None:
     async with _open_session(call, name) as (app, session):
         session = await app.store.sessions.update(call.user, session.session_id, title=title)
     code = "cli.sessions.renamed" if session.title.strip() else "cli.sessions.nameless"
@@ -227,13 +232,7 @@ async def rename(call: Call, name: SessionName, title: Annotated[str, argument("
 
 
 @SESSIONS.command("branch")
-async def branch(
-    call: Call,
-    name: SessionName,
-    number: Annotated[int, argument("number", "NUMBER", least=1)],
-    title: Title = None,
-    as_json: Json = False,
-) -> None:
+async def branch(call: Call, name: SessionName, number: Number, title: Title = None, as_json: Json = False) -> None:
     async with _open_session(call, name) as (app, session):
         made = await app.store.sessions.branch(call.user, session.session_id, number, title=title)
     parent = short_id(made.parent_id)
@@ -246,7 +245,7 @@ async def change(
     name: SessionName,
     scenario: Scenario = None,
     host: Host = None,
-    skill: Annotated[str | None, option("skill_name", "--skill")] = None,
+    skill: Skill = None,
     mode: Mode = None,
 ) -> None:
     check_choice("--mode", mode or None, MODES)
@@ -284,11 +283,7 @@ async def delete(call: Call, name: SessionName, yes: Yes = False) -> None:
 
 
 @SESSIONS.command("collect")
-async def collect(
-    call: Call,
-    name: Annotated[str, argument("message", "MESSAGE")],
-    off: Annotated[bool, flag("collect_off", "--off")] = False,
-) -> None:
+async def collect(call: Call, name: MessageName, off: CollectOff = False) -> None:
     async with call.open() as app:
         message = await find_message(app.store, call.user, name)
         await app.collect(call.user, message.message_id, not off)
@@ -298,9 +293,7 @@ async def collect(
 
 
 @SESSIONS.command("import")
-async def import_session(
-    call: Call, path: Annotated[Path, argument("chat", "FILE")], title: Title = None, as_json: Json = False
-) -> None:
+async def import_session(call: Call, path: ChatFile, title: Title = None, as_json: Json = False) -> None:
     async with call.open(makes=True) as app:
         with call.progress("cli.progress.reading"):
             session = await import_chat(app, call.user, path, title=title)
@@ -316,11 +309,7 @@ async def _find_turn(call: Call, app: App, name: str) -> TurnRecord:
 
 @TRACE.command("show", examples=True)
 async def show_turn(
-    call: Call,
-    name: TurnName,
-    request: Request = None,
-    payload: Annotated[bool, flag("payload", "--payload")] = False,
-    as_json: Json = False,
+    call: Call, name: TurnName, request: Request = None, payload: Payload = False, as_json: Json = False
 ) -> None:
     if as_json and payload:
         raise InputError("option.exclusive", first="--json", second="--payload")
@@ -409,13 +398,7 @@ def _show_difference(say: Say, found: Difference, layers: dict[str, tuple[int, i
 
 
 @TRACE.command("replay", examples=True)
-async def replay(
-    call: Call,
-    name: TurnName,
-    request: Request = None,
-    out: Annotated[Path | None, option("out", "--out")] = None,
-    send: Annotated[bool, flag("send", "--send")] = False,
-) -> None:
+async def replay(call: Call, name: TurnName, request: Request = None, out: Out = None, send: Send = False) -> None:
     async with call.open() as app:
         turn = await _find_turn(call, app, name)
         receipt = await request_of(app.store, call.user, turn, request)

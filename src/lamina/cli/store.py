@@ -200,12 +200,8 @@ def _key_row(say: Say, key: ApiKey) -> list[Any]:
     limits += [say("cli.keys.tokens", number=key.tokens)] if key.tokens else []
     names = [one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—"]
     times = [format_time(key.expires), format_time(key.used)]
-    return [
-        styled(short_id(key.key_id), "cyan"),
-        *names,
-        *times,
-        styled(say(f"cli.keys.state.{state}"), STATE_COLOURS[state]),
-    ]
+    shown_state = styled(say(f"cli.keys.state.{state}"), STATE_COLOURS[state])
+    return [styled(short_id(key.key_id), "cyan"), *names, *times, shown_state]
 
 
 @KEYS.command("new", examples=True)
@@ -225,8 +221,8 @@ async def new(
     if name is not None and not name.strip():
         raise InputError("option.empty", option="--name")
     async with call.open(makes=True) as app:
-        taken = {key.name for key in await app.store.keys.list(call.user)}
-        named = next(free for number in count(1) if (free := f"key-{number}") not in taken) if name is None else name
+        used = {key.name for key in await app.store.keys.list(call.user)}
+        named = next(free for number in count(1) if (free := f"key-{number}") not in used) if name is None else name
         key, text = await app.store.keys.add(
             call.user, named.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
         )

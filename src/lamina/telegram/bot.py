@@ -115,7 +115,7 @@ class _GetRawUpdates(GetUpdates):
 
 @dataclass(slots=True)
 class _Progress:
-    """Telegram forgets the updates below the offset; accepted ones behind it come again, and are known."""
+    """Telegram forgets the updates below the offset; accepted ones after it come again, and are known."""
 
     offset: int = 0
     held: dict[int, Accepted] = field(default_factory=dict[int, Accepted])

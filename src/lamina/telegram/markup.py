@@ -129,8 +129,8 @@ def _parser() -> MarkdownIt:
 
 def escape(text: str) -> str:
     """Text that Telegram shows and does not obey. Control characters, which it refuses or drops, are left out."""
-    kept = (c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
-    return html.escape("".join(kept), quote=True)
+    allowed = (c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
+    return html.escape("".join(allowed), quote=True)
 
 
 def to_html(text: str) -> str:
@@ -138,7 +138,7 @@ def to_html(text: str) -> str:
     parts: list[str] = []
     lists: list[list[int]] = []
     quotes = 0
-    gap = ""  # what stands between the last block and the next one
+    gap = ""  # what is between the last block and the next one
     for token in _parser().parse(text):
         kind = token.type
         if kind in ("bullet_list_open", "ordered_list_open"):
