@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from bench.measure import DATA, ROOT, MissingError, Section, Verdict, duration, high, ratio, say, table, versions
 from bench.memory_peers import Item, MiniLM, Question, User, fts, mem0, minilm, rrf
 from bench.plot import Bar, Bars, Group, Kind
-from lamina.memory.index import Entry, Index, index_row
+from lamina.memory.index import Index, IndexEntry, index_row
 from lamina.memory.ranking import Query, passages
 from lamina.providers.embeddings import SentenceEncoder
 from lamina.records import IndexRow
@@ -392,7 +392,7 @@ class Cached:
         measured."""
         key = (item.text, item.speaker, item.day)
         if key not in self.rows:
-            entry = Entry(item.id, item.text, item.seq, item.day, item.speaker, item.session, item.seq)
+            entry = IndexEntry(item.id, item.text, item.seq, item.day, item.speaker, item.session, item.seq)
             self.rows[key] = index_row(entry, vector, self.name)
         made = self.rows[key]
         return replace(made, memory_id=item.id, change=item.seq, session=item.session, position=item.seq)

@@ -8,7 +8,7 @@ from lamina.types import AnyTool, Message, Part, Role, ToolOutput, Trust
 
 MessageState = Literal["streaming", "complete", "interrupted", "failed"]
 """How far a stored message, or a turn, has come; all but `streaming` are final."""
-TurnState = Literal["accepted", "streaming", "complete", "interrupted", "failed"]
+TurnProgress = Literal["accepted", "streaming", "complete", "interrupted", "failed"]
 FinalState = Literal["complete", "interrupted", "failed"]
 NOTE = "result"
 """In `extra` of a stored message: what lamina itself noted of a tool's result. No caller can bring it along."""
@@ -141,7 +141,7 @@ class TurnRecord:
     repeated: bool = False
 
     @property
-    def progress(self) -> TurnState:
+    def progress(self) -> TurnProgress:
         """The state with its beginning told apart: a turn is accepted until something of its answer is there."""
         return "accepted" if self.state == "streaming" and self.begun is None else self.state
 
@@ -172,7 +172,7 @@ class NewMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePosition:
     """Where something was said: a message and its turn; a message from elsewhere has none."""
 
     session_id: str
@@ -205,7 +205,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedFact:
     """A fact that somebody gave, whether it was known already, and the older ones whose place it took."""
 
     memory: Memory
@@ -330,7 +330,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """A message that a search found, its session, and the piece of its text around the words."""
 
     session: Session
@@ -342,7 +342,7 @@ IncompleteReason = Literal["", "index_rebuilding", "time_limit"]
 """Why a search may not have found all: a code for programs; empty when it has looked at everything."""
 
 
-class SearchHits(list[Found]):
+class SearchHits(list[FoundMessage]):
     """What a search found, newest sessions first."""
 
     incomplete: IncompleteReason = ""
@@ -370,7 +370,7 @@ class CallerInput:
         return frozenset(str(tool["function"]["name"]) for tool in self.tools)
 
 
-NOTHING = CallerInput()
+NO_CALLER_INPUT = CallerInput()
 REQUESTS = "@requests"
 """The session of each owner that keeps requests which bring their own history; it is never a history itself."""
 
@@ -404,7 +404,7 @@ class Turn:
     context_use: float | None = None
     before: int | None = None
     """The number of the user's message, once it is stored; the history ends before it."""
-    given: CallerInput = NOTHING
+    given: CallerInput = NO_CALLER_INPUT
     model: str = ""
     """Which model answers this turn; empty is that of the settings."""
     mark: str = ""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lamina.memory.dedupe import Change, contradicts, merge, same_fact
+from lamina.memory.dedupe import FactChange, contradicts, merge, same_fact
 from lamina.memory.extract import facts_by_rules
 from lamina.types import Fact
 from tests.memory import held_out, said
@@ -96,7 +96,7 @@ def test_one_fact_may_take_the_place_of_several() -> None:
         ("c", "My son lives in Rome.", "fact"),
     ]
     # Across scripts nobody knows whether two names are two places.
-    assert merge([fact("我住在柏林。")], old) == [Change("add", fact("我住在柏林。"))]
+    assert merge([fact("我住在柏林。")], old) == [FactChange("add", fact("我住在柏林。"))]
     assert merge([fact("I moved to Oslo.")], old)[0].ids == ("a", "b")
 
 

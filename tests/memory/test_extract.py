@@ -16,8 +16,8 @@ from lamina.errors import LaminaError, MemoryFormError
 from lamina.memory.dedupe import merge
 from lamina.memory.extract import (
     EXTRACTION_SCHEMA,
+    MAX_DOCUMENT_FACTS,
     MAX_FACTS,
-    MAX_LONG,
     extraction_prompt,
     facts_by_rules,
     facts_from_reply,
@@ -30,12 +30,12 @@ from tests.memory import held_out, said
 DAY = date(2026, 11, 11)  # a Wednesday
 
 
-def kept(user: str, assistant: str = "", shown: Sequence[str] = ()) -> list[Fact]:
-    return facts_by_rules(user, assistant, said=DAY, shown=shown)
+def kept(user: str, assistant: str = "", from_memory: Sequence[str] = ()) -> list[Fact]:
+    return facts_by_rules(user, assistant, said=DAY, from_memory=from_memory)
 
 
-def texts(user: str, assistant: str = "", shown: Sequence[str] = ()) -> list[str]:
-    return [fact.text for fact in kept(user, assistant, shown)]
+def texts(user: str, assistant: str = "", from_memory: Sequence[str] = ()) -> list[str]:
+    return [fact.text for fact in kept(user, assistant, from_memory)]
 
 
 # ---- what is kept ----
@@ -202,7 +202,7 @@ def test_what_follows_a_heading_of_ones_own_is_kept(head: str) -> None:
 def test_around_a_document_little_is_kept() -> None:
     assert texts(f"I'm a nurse.\n\n{DOCUMENT}\n\nI live in Leeds.") == ["I'm a nurse.", "I live in Leeds."]
     many = "I'm a nurse. I live in Leeds. I like tea. I have a dog."
-    assert len(kept(f"{many}\n\n{DOCUMENT}\n\n{many}")) <= MAX_LONG
+    assert len(kept(f"{many}\n\n{DOCUMENT}\n\n{many}")) <= MAX_DOCUMENT_FACTS
 
 
 def test_a_turn_never_gives_more_than_the_bound() -> None:
@@ -273,7 +273,7 @@ SECRETS = [
 def test_a_fact_with_a_secret_is_dropped_by_rules_and_from_a_reply(text: str) -> None:
     assert has_secret(text) or kept(text) == []
     assert kept(text) == []
-    assert facts_from_reply(reply({"text": text}), user=text, shown=()) == []
+    assert facts_from_reply(reply({"text": text}), user=text, from_memory=()) == []
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def grown(extract: Callable[[str, Sequence[str]], list[Fact]], turns: int = 100)
 
 
 def test_feeding_memory_back_for_100_turns_adds_nothing_and_the_planted_bug_is_caught() -> None:
-    assert grown(lambda user, shown: facts_by_rules(user, user, said=DAY, shown=shown)) == len(MEMORY)
+    assert grown(lambda user, shown: facts_by_rules(user, user, said=DAY, from_memory=shown)) == len(MEMORY)
     assert grown(lambda user, shown: facts_by_rules(user, user, said=DAY)) > len(MEMORY)  # without the guard
 
 
@@ -340,17 +340,17 @@ def test_feeding_memory_back_for_100_turns_adds_nothing_and_the_planted_bug_is_c
     ],
 )
 def test_what_was_shown_is_not_learnt_again_however_it_was_dressed(shown: str) -> None:
-    assert texts("I live in Lisbon.", shown=[shown]) == []
-    assert facts_from_reply(reply({"text": "I live in Lisbon."}), user="I live in Lisbon.", shown=[shown]) == []
+    assert texts("I live in Lisbon.", from_memory=[shown]) == []
+    assert facts_from_reply(reply({"text": "I live in Lisbon."}), user="I live in Lisbon.", from_memory=[shown]) == []
 
 
 @pytest.mark.parametrize("user", ["I don't live in Lisbon.", "I live in Porto.", "My sister lives in Lisbon."])
 def test_news_that_resembles_what_was_shown_is_learnt(user: str) -> None:
-    assert texts(user, shown=["I live in Lisbon."]) == [user]
+    assert texts(user, from_memory=["I live in Lisbon."]) == [user]
 
 
 def test_words_in_another_order_are_news() -> None:
-    assert texts("I moved from Berlin to Paris.", shown=["I moved from Paris to Berlin."]) != []
+    assert texts("I moved from Berlin to Paris.", from_memory=["I moved from Paris to Berlin."]) != []
 
 
 # ---- the model's way ----
@@ -483,7 +483,7 @@ def test_any_text_gives_bounded_facts_out_of_itself(user: str, assistant: str) -
 @given(st.lists(st.sampled_from([text for text, _ in said.ENGLISH + said.CHINESE]), max_size=6))
 def test_what_was_learnt_is_not_learnt_again_when_it_is_shown(messages: list[str]) -> None:
     facts = kept("\n".join(messages))
-    again = kept("\n".join(messages), shown=[fact.text for fact in facts])
+    again = kept("\n".join(messages), from_memory=[fact.text for fact in facts])
     assert again == []
     assert {change.action for change in merge(facts, [(str(n), f.text, f.kind) for n, f in enumerate(facts)])} <= {
         "skip"

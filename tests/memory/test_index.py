@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import InputError
-from lamina.memory.index import Entry, Index, IndexRow, index_row, pack_vector
+from lamina.memory.index import Index, IndexEntry, IndexRow, index_row, pack_vector
 from lamina.memory.ranking import Query, passages, sentences
 from lamina.providers.embeddings import SentenceEncoder
 
@@ -36,7 +36,7 @@ def encoder() -> SentenceEncoder:
 def rows_of(texts: list[str], encoder: SentenceEncoder | None = None) -> list[IndexRow]:
     vectors = [None] * len(texts) if encoder is None else list(encoder.embed(texts))
     model = encoder.name if encoder else ""
-    entries = [Entry(f"m{n}", text, n, DAY, session=f"s{n}") for n, text in enumerate(texts)]
+    entries = [IndexEntry(f"m{n}", text, n, DAY, session=f"s{n}") for n, text in enumerate(texts)]
     return [index_row(entry, vector, model) for entry, vector in zip(entries, vectors, strict=True)]
 
 
@@ -97,7 +97,7 @@ def test_the_floor_is_what_keeps_noise_out(encoder: SentenceEncoder) -> None:
     index = Index(rows_of(FACTS, encoder))
     query = ask("zxqv blorp wumpf", encoder)
     assert query.vectors is not None
-    nearest = index._meaning(query, index._ordered())  # pyright: ignore[reportPrivateUsage] -- the fault to plant
+    nearest = index._meaning(query, index._ordered_view())  # pyright: ignore[reportPrivateUsage] -- the fault to plant
     assert nearest is not None
     assert nearest.max() > 0
     assert index.search(query) == []
@@ -105,7 +105,7 @@ def test_the_floor_is_what_keeps_noise_out(encoder: SentenceEncoder) -> None:
 
 def test_the_day_that_a_question_names_decides() -> None:
     texts = ["We met for dinner." for _ in range(12)]
-    entries = [Entry(f"m{n}", text, n, date(2024, n + 1, 3)) for n, text in enumerate(texts)]
+    entries = [IndexEntry(f"m{n}", text, n, date(2024, n + 1, 3)) for n, text in enumerate(texts)]
     index = Index(index_row(entry) for entry in entries)
     assert ids(index, Query("dinner in August 2024", today=date(2025, 1, 1)))[0] == "m7"
     assert ids(index, Query("八月的 dinner", today=date(2025, 1, 1)))[0] == "m7"
@@ -114,8 +114,8 @@ def test_the_day_that_a_question_names_decides() -> None:
 
 def test_a_relative_day_in_a_memory_is_its_own_day() -> None:
     entries = [
-        Entry("old", "I ran a marathon last month", 1, date(2024, 3, 5)),
-        Entry("new", "I ran a marathon", 2, date(2024, 3, 9)),
+        IndexEntry("old", "I ran a marathon last month", 1, date(2024, 3, 5)),
+        IndexEntry("new", "I ran a marathon", 2, date(2024, 3, 9)),
     ]
     index = Index(index_row(entry) for entry in entries)
     assert ids(index, Query("marathon in February", today=date(2024, 4, 1)))[0] == "old"
@@ -125,7 +125,7 @@ def test_the_answer_after_the_question_that_names_it_is_found() -> None:
     said = [("Ann", "Good morning!"), ("Bob", "What did you cook for Marta's birthday?"),
             ("Ann", "Lasagne, she loved it."), ("Bob", "Nice."),
             ("Ann", "The weather was bad."), ("Bob", "It rained here.")]  # fmt: skip
-    entries = [Entry(f"t{n}", text, n, DAY, who, "s", n) for n, (who, text) in enumerate(said)]
+    entries = [IndexEntry(f"t{n}", text, n, DAY, who, "s", n) for n, (who, text) in enumerate(said)]
     index = Index(index_row(entry) for entry in entries)
     assert "t2" in ids(index, ask("What did Ann cook for Marta's birthday?"), 2)
     apart = Index(index_row(replace(entry, session=f"s{n}")) for n, entry in enumerate(entries))
@@ -137,7 +137,7 @@ def test_notes_of_one_voice_lend_their_words_only_where_they_are_alike(encoder: 
     vectors = encoder.embed(texts)
 
     def index(*voices: str) -> Index:
-        entries = [Entry(f"n{n}", text, n, DAY, voices[n % len(voices)], "day", n) for n, text in enumerate(texts)]
+        entries = [IndexEntry(f"n{n}", text, n, DAY, voices[n % len(voices)], "day", n) for n, text in enumerate(texts)]
         return Index(index_row(entry, vectors[n], encoder.name) for n, entry in enumerate(entries))
 
     def taxes(found: Index) -> float:
@@ -147,7 +147,7 @@ def test_notes_of_one_voice_lend_their_words_only_where_they_are_alike(encoder: 
 
 
 def test_words_that_are_no_unicode_do_not_fail() -> None:
-    index = Index([index_row(Entry("m", "half \ud800 pair", 1, DAY, "\ud800", "\ud800"))])
+    index = Index([index_row(IndexEntry("m", "half \ud800 pair", 1, DAY, "\ud800", "\ud800"))])
     assert ids(index, ask("half \ud800 pair")) == ["m"]
 
 
@@ -157,7 +157,7 @@ def test_words_around_the_question_help(encoder: SentenceEncoder) -> None:
 
 
 def test_equal_scores_come_newest_first_and_always_alike() -> None:
-    entries = [Entry(f"m{n}", "the same words", n, DAY, session=f"s{n}") for n in range(30)]
+    entries = [IndexEntry(f"m{n}", "the same words", n, DAY, session=f"s{n}") for n in range(30)]
     rows = [index_row(entry) for entry in entries]
     assert ids(Index(rows), ask("same words"), 5) == ["m29", "m28", "m27", "m26", "m25"]
     assert ids(Index(rows[::-1]), ask("same words"), 5) == ["m29", "m28", "m27", "m26", "m25"]
@@ -189,7 +189,7 @@ def test_what_others_keep_changes_nothing_here(encoder: SentenceEncoder) -> None
 
 def test_a_packed_row_is_the_same_bytes_each_time_and_holds_its_vector() -> None:
     vector = np.random.default_rng(1).normal(size=64).astype(np.float32)
-    entry = Entry("m", "Something 重要 happened yesterday?", 7, DAY, "Ann", "s", 3, 0.5)
+    entry = IndexEntry("m", "Something 重要 happened yesterday?", 7, DAY, "Ann", "s", 3, 0.5)
     assert index_row(entry, vector, "model") == index_row(entry, list(map(float, vector)), "model")
     packed = pack_vector(vector)
     scale = np.frombuffer(packed[:4], "<f4")[0]
@@ -205,8 +205,8 @@ def test_a_vector_that_is_no_number_is_refused() -> None:
 
 def test_importance_is_a_mild_prior() -> None:
     entries = [
-        Entry("plain", "likes green tea", 2, DAY, session="a"),
-        Entry("pinned", "likes green tea", 1, DAY, session="b", importance=1.0),
+        IndexEntry("plain", "likes green tea", 2, DAY, session="a"),
+        IndexEntry("pinned", "likes green tea", 1, DAY, session="b", importance=1.0),
     ]
     assert ids(Index(index_row(entry) for entry in entries), ask("green tea"))[0] == "pinned"
 
@@ -236,7 +236,7 @@ def test_adding_and_removing_equals_building_anew(steps: list[tuple[bool, int, s
     for change, (add, number, text, session) in enumerate(steps):
         name = f"m{number}"
         if add:
-            entry = Entry(name, text, change, DAY, "dog", f"s{session}", change)
+            entry = IndexEntry(name, text, change, DAY, "dog", f"s{session}", change)
             kept[name] = index_row(entry, vector_of(text), "toy")
             grown.add([kept[name]])
         else:
@@ -248,7 +248,7 @@ def test_adding_and_removing_equals_building_anew(steps: list[tuple[bool, int, s
 
 
 def test_an_index_shrinks_and_grows_over_its_segments() -> None:
-    rows = [index_row(Entry(f"m{n}", f"word{n} shared", n, DAY, session=f"s{n}")) for n in range(200)]
+    rows = [index_row(IndexEntry(f"m{n}", f"word{n} shared", n, DAY, session=f"s{n}")) for n in range(200)]
     index = Index()
     for row in rows:
         index.add([row])
@@ -278,7 +278,7 @@ def test_who_is_meant_by_the_best_row_is_found_by_what_else_is_said_of_them() ->
 
 def test_words_that_go_on_with_something_find_the_newest_of_equals_and_questions_of_a_past_day_do_not() -> None:
     days = [DAY - timedelta(days=back) for back in (2, 300)]
-    rows = [index_row(Entry(f"m{n}", "the garden plan has a pond", -n, day)) for n, day in enumerate(days)]
+    rows = [index_row(IndexEntry(f"m{n}", "the garden plan has a pond", -n, day)) for n, day in enumerate(days)]
     index = Index(rows)
     new, old = index.search(Query("what is the next step of the garden plan?", (), DAY))
     assert (new.memory_id, old.memory_id) == ("m0", "m1")
@@ -291,14 +291,14 @@ def test_words_that_go_on_with_something_find_the_newest_of_equals_and_questions
 def test_a_fact_without_a_day_of_its_own_does_not_match_by_the_day_it_was_written_down(question: str) -> None:
     texts = ["Bruno is my dog.", "Bruno has an appointment today.", "Bruno goes to the vet."]
     dated = [False, False, True]
-    entries = [Entry(f"m{n}", text, n, DAY, dated=dated[n], said=DAY) for n, text in enumerate(texts)]
+    entries = [IndexEntry(f"m{n}", text, n, DAY, dated=dated[n], said=DAY) for n, text in enumerate(texts)]
     found = {hit.memory_id: hit.why.text() for hit in Index(map(index_row, entries)).search(ask(question))}
     assert {name: "day" in why for name, why in found.items()} == {"m0": False, "m1": True, "m2": True}
 
 
 def test_a_relative_day_counts_from_when_it_was_said_and_not_from_the_day_it_leads_to() -> None:
     monday, wednesday = date(2026, 11, 16), date(2026, 11, 11)
-    (entry,) = [Entry("m", "I start at the clinic next Monday.", 0, monday, said=wednesday)]
+    (entry,) = [IndexEntry("m", "I start at the clinic next Monday.", 0, monday, said=wednesday)]
     index = Index([index_row(entry)])
     (hit,) = index.search(Query("What about the clinic on 2026-11-23?", today=wednesday))
     assert "day" not in hit.why.text()

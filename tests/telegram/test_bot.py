@@ -390,7 +390,8 @@ async def test_tools_are_offered_only_where_a_setting_says_so_and_what_needs_a_y
         await api.until_shown("I may not.")
         assert api.shown() == ["Let me see.\n\nI may not."]
         assert "bash" in {tool["function"]["name"] for tool in running.provider.contexts[0].tools}
-        assert "needs confirmation and there is no one to ask" in str(running.provider.contexts[1].messages[-1]["content"])
+        last = running.provider.contexts[1].messages[-1]
+        assert "needs confirmation and there is no one to ask" in str(last["content"])
         assert [path.name for path in work.iterdir()] == [".lamina"]
     async with bot_api() as api, bot(api, f"{where}2", hello("x"), mode="agent", workspace=str(work)) as running:
         await api.say("Write a file")

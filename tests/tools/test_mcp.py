@@ -128,7 +128,7 @@ async def test_a_cancelled_call_passes_on_and_the_server_lives(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"command": "/nonesuch/server"}, "the MCP server small could not be started: the command '/nonesuch/server' was not found"),
+        ({"command": "/nonesuch/server"}, "small could not be started: the command '/nonesuch/server' was not found"),
         ({"command": sys.executable, "args": [SCRIPT, "dead"]}, r"could not be started.*no licence\\x1b\[0m found"),
         ({"command": sys.executable, "args": [SCRIPT, "deaf"]}, "not ready within 1.5 seconds"),
         ({"url": "http://127.0.0.1:9/mcp"}, "could not be started"),

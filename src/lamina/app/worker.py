@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from lamina.apart import work_for
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
-from lamina.memory.service import SUMMARY, MemoryService, summary_job
+from lamina.memory.service import SUMMARY_JOB, MemoryService, summary_job
 from lamina.records import REQUESTS, Job, NewJob, TurnRecord
 from lamina.store.store import Store
 
@@ -38,7 +38,7 @@ def jobs_of_turn(turn: TurnRecord) -> list[NewJob]:
     """What a finished turn asks for, to be stored with its answer. The keys make sure that each is done once."""
     jobs = [NewJob(MEMORY, {"turn_id": turn.turn_id}, key=f"{MEMORY}:{turn.turn_id}")]
     if (stretch := turn.answer_seq // MESSAGES_PER_SUMMARY) and turn.session_id != REQUESTS:
-        jobs.append(summary_job(turn.session_id, key=f"{SUMMARY}:{turn.session_id}:{stretch}"))
+        jobs.append(summary_job(turn.session_id, key=f"{SUMMARY_JOB}:{turn.session_id}:{stretch}"))
     return jobs
 
 
@@ -49,7 +49,7 @@ def jobs_after_turn(memory: bool) -> Callable[[TurnRecord], Sequence[NewJob]]:
 
 def end_job(session_id: str, upto: int) -> NewJob:
     """What the end of a session asks for."""
-    return summary_job(session_id, key=f"{SUMMARY}:{session_id}:end {upto}")
+    return summary_job(session_id, key=f"{SUMMARY_JOB}:{session_id}:end {upto}")
 
 
 class Worker:
@@ -68,7 +68,7 @@ class Worker:
         """The turns that this process answers."""
         self._log = logging.getLogger("lamina.worker")
         self._ending = False
-        self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY: self._summarise}
+        self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY_JOB: self._summarise}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop; what was begun is finished, within a limit. A slow job does not hold up the others, and a

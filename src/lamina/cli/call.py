@@ -84,7 +84,7 @@ class Call:
 
     def choose_for_chat(self, model: str | None, folder: Path | None, mode: str | None, *, verbose: bool) -> None:
         """The settings of a chat; `verbose` shows the log."""
-        from lamina.app.providers import with_model
+        from lamina.app.config import with_model
 
         check_choice("--mode", mode, MODES)
         if verbose:
@@ -98,7 +98,7 @@ class Call:
     def use_folder(self) -> None:
         """Change the settings to those of a chat: without a workspace the current folder is it, and there are tools
         unless a setting says no."""
-        from lamina.app.files import check_files
+        from lamina.app.config import check_files
 
         logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
         settings = self.settings
@@ -169,7 +169,7 @@ class Call:
     def warn_of_rules(self, folder: Path | None = None, *, by_session: bool = False) -> None:
         """Warn of rules that a setting names and that do not exist: otherwise only the answers would show the mistake.
         Not where each session says so itself, as there are no other rules (`by_session`)."""
-        from lamina.app.files import rules_missing
+        from lamina.app.config import rules_missing
 
         settings = self.settings
         workspace = folder or (Path(settings.workspace) if settings.workspace else None)
@@ -178,7 +178,7 @@ class Call:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Continue only after a clear yes; without a terminal only with --yes."""
-        from lamina.app.interrupts import interruptible
+        from lamina.app.store_admin import interruptible
 
         if yes:
             return

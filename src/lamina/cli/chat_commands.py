@@ -13,19 +13,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lamina.app.app import App
+from lamina.app.config import with_model
 from lamina.app.lookup import check_skill, read_phase, usable_skills
-from lamina.app.providers import with_model
-from lamina.app.traces import (
-    Call,
-    called,
-    last_turn,
-    messages_of,
-    next_context,
-    request_of,
-    requests_of,
-    rules_of,
-    unsent,
-)
+from lamina.app.traces import last_turn, messages_of, next_context, request_of, requests_of, rules_of, unsent
 from lamina.cli.call import MODES, check_choice
 from lamina.cli.chat_view import TurnSummary, call_line, format_over_budget, result_lines
 from lamina.cli.memory import found_table, memory_table
@@ -45,6 +35,7 @@ from lamina.cli.view import (
     styled,
     table,
 )
+from lamina.engine.transcript import Call, stored_calls
 from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
 from lamina.records import Session, SessionChanges, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
@@ -139,7 +130,7 @@ class ChatState:
             rows = await messages_of(self.app.store, self.owner, turn)
         else:  # messages from elsewhere
             rows = await self.app.store.messages.list(self.owner, self.session.session_id, limit=2, newest=True)
-        calls = called(rows)
+        calls = stored_calls(rows)
         self.last = TurnSummary(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
         facts = [short_id(self.session.session_id), format_time(self.session.updated)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.files import (
+from lamina.app.config import (
     Sources,
     SystemPromptManager,
     approve_file,

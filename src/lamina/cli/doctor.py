@@ -167,8 +167,8 @@ def _check_settings(say: Say, settings: Settings) -> Finding:
 
 
 async def _check_files(say: Say, settings: Settings, folder: Path) -> AsyncIterator[Finding]:
+    from lamina.app.config import rules_missing
     from lamina.app.diagnostics import files_state
-    from lamina.app.files import rules_missing
 
     state = files_state(settings, folder)
     for fault in state.faults:

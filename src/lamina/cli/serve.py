@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.app.app import App
-from lamina.app.files import check_files
-from lamina.app.keys import loopback_token, opening_file
-from lamina.app.providers import with_model
+from lamina.app.config import check_files, loopback_token, opening_file, with_model
 from lamina.app.store_admin import hide_password
 from lamina.app.worker import Report, Worker
 from lamina.cli.call import Call, ChatFolder, Commands, Model, check_choice, flag, option, run, show_json
@@ -110,13 +108,13 @@ def _split_names(text: str) -> tuple[str, ...]:
 async def _serve(call: Call, given: _ServeOptions) -> None:
     try:
         from lamina.gateway.gateway import Gateway
-        from lamina.gateway.options import Options, is_loopback, listen_place
-        from lamina.gateway.server import listen, serving, uvicorn_is_quiet
+        from lamina.gateway.limits import GatewayOptions
+        from lamina.gateway.server import is_loopback, listen, listen_place, serving, silence_uvicorn
     except ModuleNotFoundError as error:
         raise SettingsError("gateway.package_missing", package=error.name) from None
     settings = call.settings
     address, port = listen_place(settings.listen)
-    options = Options(
+    options = GatewayOptions(
         address, port, given.host_names, given.origins, settings.public_https, settings.body_limit,
         connections=settings.connections, address_connections=settings.connections // 2,
         rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=given.log,  # pyright: ignore[reportArgumentType] -- checked
@@ -124,7 +122,7 @@ async def _serve(call: Call, given: _ServeOptions) -> None:
     sock = listen(options)  # before the store is opened: a port in use is reported at once
     options = replace(options, port=int(sock.getsockname()[1]))
     _log_to_stderr(given.log)
-    uvicorn_is_quiet()
+    silence_uvicorn()
     stop = _stop_on_signals(call, "cli.serve.ending")
     try:
         async with _open_with_provider(call) as app:

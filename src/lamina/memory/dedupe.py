@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple
 
 from lamina.memory.frames import Frame, frame_of
 from lamina.memory.sentences import CJK, fold, is_chinese, listed
-from lamina.text.terms import numeral
+from lamina.text.terms import read_numeral
 from lamina.types import Fact
 
 Action = Literal["add", "skip", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FactChange:
     """What becomes of a new fact: added, skipped as the duplicate of `ids`, or put in the place of `ids`.
 
     Skipped without an id: the same turn says it again, or takes it back.
@@ -91,7 +91,7 @@ def canon(text: str) -> Canon:
     if re.search(f"[{CJK}]", low):
         low = _CHINESE_FILLER.sub("", _NO_NOT.sub(lambda found: found[0].translate(_KEPT), low))
         low, negations = _CHINESE_NOT.subn("", low)
-        low = _NUMERALS.sub(lambda found: str(numeral(found[0])), low)
+        low = _NUMERALS.sub(lambda found: str(read_numeral(found[0])), low)
     words: list[str] = []
     for word in _TOKEN.findall(low):
         if word in ("not", "no"):
@@ -149,22 +149,22 @@ def _alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     )
 
 
-def merge(new: Sequence[Fact], old: Sequence[tuple[str, str, str]]) -> list[Change]:
+def merge(new: Sequence[Fact], old: Sequence[tuple[str, str, str]]) -> list[FactChange]:
     """What to do with each new fact beside the old ones (id, text, kind), in the order of the new ones."""
-    changes: list[Change] = []
+    changes: list[FactChange] = []
     for fact in new:
         same = [id_ for id_, text, _ in old if same_fact(fact.text, text)]
         earlier = [n for n, change in enumerate(changes) if change.action != "skip"]
         if same or any(same_fact(fact.text, changes[n].fact.text) for n in earlier):
-            changes.append(Change("skip", fact, tuple(same[:1])))
+            changes.append(FactChange("skip", fact, tuple(same[:1])))
             continue
         gone = [id_ for id_, text, kind in old if _one_room(fact.kind, kind) and contradicts(fact.text, text)]
         for n in earlier:  # said and taken back in the same turn: the last word counts
             said = changes[n]
             if _one_room(fact.kind, said.fact.kind) and contradicts(fact.text, said.fact.text):
                 gone += [id_ for id_ in said.ids if id_ not in gone]
-                changes[n] = Change("skip", said.fact)
-        changes.append(Change("supersede" if gone else "add", fact, tuple(gone)))
+                changes[n] = FactChange("skip", said.fact)
+        changes.append(FactChange("supersede" if gone else "add", fact, tuple(gone)))
     return changes
 
 

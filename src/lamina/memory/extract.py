@@ -1,7 +1,7 @@
 """Facts out of a turn: what a user said that is worth remembering, by rules or by a model's answer.
 
 Pure: no I/O, no clock. Only the user's own words count, never the assistant's, nothing quoted or pasted, nothing that
-came out of memory and nothing that holds a secret. It stores nothing; `likeness.merge` says what becomes of a fact.
+came out of memory and nothing that holds a secret. It stores nothing; `dedupe.merge` says what becomes of a fact.
 """
 
 import itertools
@@ -32,9 +32,9 @@ from lamina.text.unicode import hidden_characters, is_unicode
 from lamina.types import Fact, FactKind, Message
 
 MAX_FACTS = 20
-MAX_LONG = 2
-"""So many facts at most from a message that is mostly a document."""
-MAX_REPLY = 40_000
+MAX_DOCUMENT_FACTS = 2
+"""How many facts are taken from a message that is mostly a document."""
+MAX_REPLY_CHARACTERS = 40_000
 KINDS: tuple[str, ...] = get_args(FactKind)
 
 EXTRACTION_SCHEMA: dict[str, Any] = {
@@ -62,29 +62,29 @@ EXTRACTION_SCHEMA: dict[str, Any] = {
 """The strict form of a model's answer, as JSON schema."""
 
 
-def facts_by_rules(user: str, assistant: str, *, said: date | None, shown: Sequence[str] = ()) -> list[Fact]:
+def facts_by_rules(user: str, assistant: str, *, said: date | None, from_memory: Sequence[str] = ()) -> list[Fact]:
     """The sentences worth keeping of what the user said, without a model.
 
-    `shown` are the texts from memory that stood in this turn's prompt; what repeats them is not learnt again.
+    `from_memory` are the texts that memory put into the prompt of this turn; what repeats them is not learnt again.
     """
-    del assistant  # nothing that a model said is a fact about the user, not even when he nods
+    del assistant  # nothing that a model said is a fact about the user, not even when the user agrees
     words = own_words(user)
     facts: list[Fact] = []
     for sentence in split_sentences(words):
-        for text, (kind, importance) in _worthy(sentence):
+        for text, (kind, importance) in _find_worthy(sentence):
             fact = Fact(text, kind, round(importance, 2), the_day(fold(text), said) if kind == "event" else None)
-            if _may_be_kept(fact, shown) and not any(same_fact(text, other.text) for other in facts):
+            if _may_be_kept(fact, from_memory) and not any(same_fact(text, other.text) for other in facts):
                 facts.append(fact)
     framing = len(words) * 2 < len(user) and len(user) > 600
-    return facts[: MAX_LONG if framing else MAX_FACTS]
+    return facts[: MAX_DOCUMENT_FACTS if framing else MAX_FACTS]
 
 
-def _worthy(sentence: str) -> list[tuple[str, Worth]]:
+def _find_worthy(sentence: str) -> list[tuple[str, Worth]]:
     """One fact a record: the clauses where each of them stands alone, else the sentence."""
     if GAP in sentence or is_supposed(sentence):
         return []
     if is_question(sentence) or re.search(r"[?？]", sentence):
-        return _before_the_question(sentence)
+        return _find_before_question(sentence)
     clauses = split_clauses(sentence)
     found = [(clause, worth(clause)) for clause in clauses] if len(clauses) > 1 else []
     if found and all(value for _, value in found):
@@ -95,8 +95,8 @@ def _worthy(sentence: str) -> list[tuple[str, Worth]]:
     return [(clause, value) for clause, value in found if value and value.kind != "event"]
 
 
-def _before_the_question(sentence: str) -> list[tuple[str, Worth]]:
-    """ "I'm vegan, what can I cook?" tells something before it asks."""
+def _find_before_question(sentence: str) -> list[tuple[str, Worth]]:
+    """ "I'm vegan, what can I cook?" says something before it asks."""
     head, comma, rest = re.sub(r"[，；;]|(?<=\w), ", "\n", sentence).partition("\n")
     value = worth(head) if comma and rest.strip() else None
     if (
@@ -108,36 +108,38 @@ def _before_the_question(sentence: str) -> list[tuple[str, Worth]]:
     return [(head.strip(), value)]
 
 
-def _may_be_kept(fact: Fact, shown: Sequence[str]) -> bool:
+def _may_be_kept(fact: Fact, from_memory: Sequence[str]) -> bool:
     return (
-        not has_secret(fact.text) and not hidden_characters(fact.text) and not any(_echoes(fact.text, s) for s in shown)
+        not has_secret(fact.text)
+        and not hidden_characters(fact.text)
+        and not any(_echoes(fact.text, one) for one in from_memory)
     )
 
 
 _STAMP = re.compile(r"^\W*?(?:[\[(（][^\])）]{0,60}[\])）] ?|(?:19|20)\d\d[-/.]\d\d?[-/.]\d\d?[:：,]? ?)++")
 _LAST_STAMP = re.compile(r" ?[\[(（][^\])）]{0,60}[\])）]\W{0,8}$")
-MAX_STAMP = 80
+MAX_STAMP_CHARACTERS = 80
 """Characters at the end of a line in which a stamp is looked for."""
 
 
 def _without_stamps(line: str) -> str:
     """The line without the dates and brackets around it."""
     line = _STAMP.sub("", line)
-    last = _LAST_STAMP.search(line[-MAX_STAMP:])
+    last = _LAST_STAMP.search(line[-MAX_STAMP_CHARACTERS:])
     return line[: len(line) - len(last[0])] if last else line
 
 
-def _echoes(text: str, shown: str) -> bool:
-    """Whether the text repeats a shown text or one of its sentences; dates and brackets around it do not count."""
-    if same_fact(text, shown):
+def _echoes(text: str, remembered: str) -> bool:
+    """Whether the text repeats one from memory or a sentence of it; dates and brackets around it do not count."""
+    if same_fact(text, remembered):
         return True
     told = canon(text)
-    for line in split_sentences(shown):
+    for line in split_sentences(remembered):
         plain = _without_stamps(line)
         known = canon(plain)
         if same_fact(text, plain) or any(same_fact(text, clause) for clause in split_clauses(plain)):
             return True
-        if told.negated == known.negated and len(told.words) >= 4 and _holds(known.words, told.words):
+        if told.negated == known.negated and len(told.words) >= 4 and _is_most_of(known.words, told.words):
             return True
     return False
 
@@ -146,9 +148,9 @@ _YOU = ((re.compile(r"\byou're\b|\byou are\b", re.IGNORECASE), "I am"), (re.comp
         (re.compile(r"\byours?\b", re.IGNORECASE), "my"), (re.compile("[你您]"), "我"))  # fmt: skip
 
 
-def tells(text: str, fact: str) -> bool:
-    """Whether a text tells a fact, however it is wrapped and whether the user or somebody to them says it. Of a very
-    long text only what a fact can be learnt from counts."""
+def is_told_by(fact: str, text: str) -> bool:
+    """Whether a text says a fact, in whatever wrapping, by the user or to the user. Of a very long text only the part
+    counts from which a fact can be learnt."""
     told = canon(fact).words
     if not told:
         return False
@@ -160,7 +162,7 @@ def tells(text: str, fact: str) -> bool:
         for each in {plain, mine}:
             if any(same_fact(fact, part) for part in (each, *split_clauses(each))):
                 return True
-            if len(told) >= 3 and _stands_in(canon(each).words, told):
+            if len(told) >= 3 and _contains(canon(each).words, told):
                 return True
     return False
 
@@ -168,17 +170,19 @@ def tells(text: str, fact: str) -> bool:
 def telling_words(fact: str) -> str:
     """The words by which messages that tell a fact can be looked for: those that few others have."""
     if is_chinese(fact):
-        return " ".join(word for word in canon(fact).words if word not in _COMMON)
+        return " ".join(word for word in canon(fact).words if word not in _COMMON_WORDS)
     words = re.findall(r"\w+", fact.lower())
-    return " ".join(sorted({word for word in words if word not in _COMMON} or words, key=lambda w: (len(w), w))[-3:])
+    return " ".join(
+        sorted({word for word in words if word not in _COMMON_WORDS} or words, key=lambda w: (len(w), w))[-3:]
+    )
 
 
-def _holds(words: Sequence[str], part: Sequence[str]) -> bool:
-    """Whether `part` stands in `words`, all of it in one piece and most of them."""
-    return len(part) * 3 >= len(words) * 2 and _stands_in(words, part)
+def _is_most_of(words: Sequence[str], part: Sequence[str]) -> bool:
+    """Whether `part` is in `words` in one piece, and is most of them."""
+    return len(part) * 3 >= len(words) * 2 and _contains(words, part)
 
 
-def _stands_in(words: Sequence[str], part: Sequence[str]) -> bool:
+def _contains(words: Sequence[str], part: Sequence[str]) -> bool:
     size = len(part)
     return any(tuple(words[at : at + size]) == tuple(part) for at in range(len(words) - size + 1))
 
@@ -201,19 +205,19 @@ Answer with one JSON object and nothing else, no code fence, no comment:
 
 
 def extraction_prompt(user: str, assistant: str, *, known: Sequence[str], said: date | None) -> list[Message]:
-    """The messages that ask a model for the facts of a turn; all text from outside stands fenced."""
+    """The messages that ask a model for the facts of a turn; all text from outside is fenced."""
     rules = _PROMPT % {
         "facts": MAX_FACTS,
         "length": MAX_SENTENCE,
         "said": f"{said.isoformat()} ({said:%A})" if said else "an unknown day",
     }
-    parts = [fenced("known", "\n".join(known))] if known else []
-    parts += [fenced("user", user), fenced("assistant", assistant)]
+    parts = [fence("known", "\n".join(known))] if known else []
+    parts += [fence("user", user), fence("assistant", assistant)]
     return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
-def fenced(name: str, text: str) -> str:
-    """Text between tags that it cannot close: where it holds the tag, the tag gets a number that it does not hold."""
+def fence(name: str, text: str) -> str:
+    """Text between tags that it cannot close: a tag that it contains gets a number until it does not contain it."""
     taken = {found[1].lower() for found in _TAG_NAME.finditer(text)}
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(1)))
     tag = next(tag for tag in names if tag not in taken)
@@ -223,7 +227,7 @@ def fenced(name: str, text: str) -> str:
 _TAG_NAME = re.compile(r"</?\s{0,20}([\w-]{1,40})")
 
 
-def facts_from_reply(reply: str, *, user: str, shown: Sequence[str] = ()) -> list[Fact]:
+def facts_from_reply(reply: str, *, user: str, from_memory: Sequence[str] = ()) -> list[Fact]:
     """The facts of a model's answer. Any other form raises; what the user's own words do not bear out is dropped."""
     items = _read_items(reply)
     words = own_words(user)
@@ -231,8 +235,8 @@ def facts_from_reply(reply: str, *, user: str, shown: Sequence[str] = ()) -> lis
     for number, item in enumerate(items):
         fact = _read_fact(item, f"facts[{number}]")
         if (
-            _grounded(fact, words)
-            and _may_be_kept(fact, shown)
+            _is_grounded(fact, words)
+            and _may_be_kept(fact, from_memory)
             and not any(same_fact(fact.text, f.text) for f in facts)
         ):
             facts.append(fact)
@@ -240,8 +244,8 @@ def facts_from_reply(reply: str, *, user: str, shown: Sequence[str] = ()) -> lis
 
 
 def _read_items(reply: str) -> list[Any]:
-    if len(reply) > MAX_REPLY:
-        raise _unusable("memory.answer_too_long", size=len(reply), limit=MAX_REPLY)
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        raise _unusable("memory.answer_too_long", size=len(reply), limit=MAX_REPLY_CHARACTERS)
     try:
         value: Any = read_strict_json(reply)
     except (ValueError, RecursionError) as error:
@@ -291,8 +295,8 @@ def _unusable(code: str, **values: Value) -> MemoryFormError:
     return MemoryFormError(code, hint="memory.ask_again_with_schema", **values)
 
 
-_ENOUGH = 0.6
-_COMMON = frozenset(
+_MIN_GROUNDED_SHARE = 0.6
+_COMMON_WORDS = frozenset(
     listed(
         "i me my mine we us our user user's users he she his her they their am is are was were be been has have had "
         "to of in on at for with and or it this who would will can not no likes like prefers prefer wants want lives "
@@ -301,8 +305,8 @@ _COMMON = frozenset(
 ) | set("我的是在了有和用户他她们你您个一不")
 
 
-def _grounded(fact: Fact, words: str) -> bool:
-    """Whether enough of the fact's telling words, and all its numbers and names, stand in what the user said."""
+def _is_grounded(fact: Fact, words: str) -> bool:
+    """Whether enough of the fact's telling words, and all its numbers and names, are in what the user said."""
     if fact.kind == "instruction" and not _is_own_wish(words):
         return False
     told = {_stem(word) for word in canon(words).words} | set(_pairs(words))
@@ -317,12 +321,16 @@ def _grounded(fact: Fact, words: str) -> bool:
         if name.lower() not in ("i", "i'm", "i've", "user")
     ):
         return False
-    telling = [_stem(w) for w in canon(fact.text).words if w not in _COMMON and not is_chinese(w)] + _pairs(fact.text)
-    return bool(telling) and sum(word in told for word in telling) >= _ENOUGH * len(telling)
+    telling = [_stem(w) for w in canon(fact.text).words if w not in _COMMON_WORDS and not is_chinese(w)] + _pairs(
+        fact.text
+    )
+    return bool(telling) and sum(word in told for word in telling) >= _MIN_GROUNDED_SHARE * len(telling)
 
 
 def _is_own_wish(words: str) -> bool:
-    return any(value.kind == "instruction" for sentence in split_sentences(words) for _, value in _worthy(sentence))
+    return any(
+        value.kind == "instruction" for sentence in split_sentences(words) for _, value in _find_worthy(sentence)
+    )
 
 
 def _pairs(text: str) -> list[str]:

@@ -18,19 +18,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import InputError
-from lamina.memory.ranking import Evidence, Fused, Query, echoed, floored, fuse, goes_on, leads, query_weights
+from lamina.memory.ranking import (
+    Evidence,
+    Fused,
+    Query,
+    add_echo,
+    continues_work,
+    drop_below_floor,
+    fuse,
+    leading_scores,
+    query_weights,
+)
 from lamina.records import IndexRow
-from lamina.text.dates import spans
+from lamina.text.dates import find_day_spans
 from lamina.text.messages import Phrase
-from lamina.text.terms import LEAST_WEIGHT, is_paired, normal, terms, weight
+from lamina.text.terms import LEAST_WEIGHT, is_paired, normalize_text, split_terms, term_weight
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Keys = NDArray[np.uint64]
+TermHashes = NDArray[np.uint64]
 
 _LENGTH_UNIT = 16
 _MAX_MENTIONS, _DATED_CHARACTERS = 8, 4000
-_REACH = 4
+_NEIGHBOUR_REACH = 4
 _MAX_TERMS = 64
 """A long question is cut to the terms that say most: each costs a pass over the owner's rows."""
 
@@ -44,19 +54,19 @@ SATURATION, LENGTH_WEIGHT, LENGTH_PAIRS = 1.0, 0.5, 0.8
 """The longer a text, the less a word in it counts; a pair of characters still less: a long text has many by chance."""
 NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), (-4, 0.1))
 """How much a word counts that stands not here but that many turns away."""
-ANSWERS = 1.5
+ANSWER_BONUS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
-ALIKE = 0.4
+SAME_TOPIC_COSINE = 0.4
 """Notes of one voice whose cosine reaches this are fully each other's context."""
-ECHO, ECHO_ROWS, ECHO_TERMS, ECHO_LONGEST = 1.0, 2, 10, 256
+ECHO_WEIGHT, ECHO_ROWS, ECHO_TERMS, ECHO_MAX_TERMS = 1.0, 2, 10, 256
 """How much it counts that a row speaks of what the best rows speak of, how many are the best, how many terms are taken
 from them, and how many a row may have. The more they speak of besides, and the commoner it is, the less it counts."""
-SPEAKER = 0.7
+SPEAKER_WEIGHT = 0.7
 """How much a speaker's name counts as a word of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A memory or turn as it is indexed."""
 
     memory_id: str
@@ -83,15 +93,15 @@ class Hit:
     """What spoke for it, for a receipt: `words 0.41, meaning 0.30, day 1.00`."""
 
 
-def index_row(entry: Entry, vector: Sequence[float] | Floats | None = None, model: str = "") -> IndexRow:
+def index_row(entry: IndexEntry, vector: Sequence[float] | Floats | None = None, model: str = "") -> IndexRow:
     """An entry, packed. The same entry gives the same bytes everywhere."""
-    text = normal(entry.text)
-    own, said_by = Counter(terms(text)), Counter(terms(entry.speaker))
-    length = sum(count * weight(term) for term, count in own.items())
+    text = normalize_text(entry.text)
+    own, said_by = Counter(split_terms(text)), Counter(split_terms(entry.speaker))
+    length = sum(count * term_weight(term) for term, count in own.items())
     asks = "?" in text
-    voice = zlib.crc32(normal(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
+    voice = zlib.crc32(normalize_text(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
     header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 16 | voice << 8 | asks
-    found = spans(text[:_DATED_CHARACTERS], entry.said or entry.day)[:_MAX_MENTIONS]
+    found = find_day_spans(text[:_DATED_CHARACTERS], entry.said or entry.day)[:_MAX_MENTIONS]
     mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
     return IndexRow(
         entry.memory_id,
@@ -141,7 +151,7 @@ class _Segment:
     drawer are sieved out when it is opened."""
 
     drawers: NDArray[np.uint16]
-    records: Keys
+    records: TermHashes
     rows: NDArray[np.int32]
 
 
@@ -153,13 +163,13 @@ def hash_of(term: str) -> int:
 
 def pack_terms(header: int, own: Counter[str], said_by: Counter[str]) -> bytes:
     records = sorted(
-        hash_of(term) << 24 | round(weight(term) * 255) << 16 | min(own[term], 255) << 8 | min(said_by[term], 255)
+        hash_of(term) << 24 | round(term_weight(term) * 255) << 16 | min(own[term], 255) << 8 | min(said_by[term], 255)
         for term in own.keys() | said_by.keys()
     )
     return np.array([header, *records], dtype="<u8").tobytes()
 
 
-def terms_of(row: IndexRow) -> tuple[Keys, Floats, Floats]:
+def terms_of(row: IndexRow) -> tuple[TermHashes, Floats, Floats]:
     """The keys of a row's own terms, how often each stands there, and what each says by its form."""
     records = np.frombuffer(row.terms, dtype="<u8")[1:].astype(np.uint64, copy=False)
     count: Floats = ((records >> _COUNT) & _BYTE).astype(np.float32)
@@ -169,12 +179,12 @@ def terms_of(row: IndexRow) -> tuple[Keys, Floats, Floats]:
 
 
 class Postings:
-    """Rows are numbered by the caller and only ever added; who is gone is the caller's matter."""
+    """Rows are numbered by the caller and only ever added; the caller knows which of them are gone."""
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
 
-    def add(self, new: Sequence[IndexRow], first: int) -> Keys:
+    def add(self, new: Sequence[IndexRow], first: int) -> TermHashes:
         """Take rows in as `first` and following; their headers."""
         sizes = np.fromiter((len(row.terms) // 8 for row in new), np.int64, len(new))
         records = np.frombuffer(b"".join(row.terms for row in new), dtype="<u8").astype(np.uint64, copy=False)
@@ -182,14 +192,14 @@ class Postings:
         is_term = np.ones(len(records), dtype=np.bool_)
         is_term[starts] = False
         rows = np.repeat(np.arange(first, first + len(new), dtype=np.int32), sizes - 1)
-        self._segments.append(_sorted(records[is_term], rows))
+        self._segments.append(_sort_segment(records[is_term], rows))
         if len(self._segments) > _MAX_SEGMENTS:
-            self._segments = [_merged(self._segments)]
+            self._segments = [_merge_segments(self._segments)]
         return records[starts]
 
-    def find(self, keys: Keys) -> FoundPostings:
+    def find(self, keys: TermHashes) -> FoundPostings:
         drawers = (keys >> np.uint64(_HASH_BITS - _DRAWER_BITS)).astype(np.uint16)
-        found = [_opened(segment, keys, drawers) for segment in self._segments]
+        found = [_read_drawers(segment, keys, drawers) for segment in self._segments]
         if not found:
             none = np.zeros(0, np.int64)
             return FoundPostings(none, none, np.zeros(0, np.float32), np.zeros(0, np.bool_))
@@ -200,7 +210,7 @@ class Postings:
         return FoundPostings(key, row, ((records >> _COUNT) & _BYTE).astype(np.float32), (records & _BYTE) > 0)
 
 
-def _opened(segment: _Segment, keys: Keys, drawers: NDArray[np.uint16]) -> tuple[Ints, Ints, Keys]:
+def _read_drawers(segment: _Segment, keys: TermHashes, drawers: NDArray[np.uint16]) -> tuple[Ints, Ints, TermHashes]:
     low = np.searchsorted(segment.drawers, drawers, "left")
     size = np.searchsorted(segment.drawers, drawers, "right") - low
     key = np.repeat(np.arange(len(keys)), size)
@@ -210,14 +220,14 @@ def _opened(segment: _Segment, keys: Keys, drawers: NDArray[np.uint16]) -> tuple
     return key[mine], segment.rows[at[mine]].astype(np.int64), records[mine]
 
 
-def _sorted(records: Keys, rows: NDArray[np.int32]) -> _Segment:
+def _sort_segment(records: TermHashes, rows: NDArray[np.int32]) -> _Segment:
     drawers = (records >> _DRAWER).astype(np.uint16)
     order = np.argsort(drawers, kind="stable")
     return _Segment(drawers[order], records[order], rows[order])
 
 
-def _merged(segments: Sequence[_Segment]) -> _Segment:
-    return _sorted(np.concatenate([s.records for s in segments]), np.concatenate([s.rows for s in segments]))
+def _merge_segments(segments: Sequence[_Segment]) -> _Segment:
+    return _sort_segment(np.concatenate([s.records for s in segments]), np.concatenate([s.rows for s in segments]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +262,8 @@ class Index:
         self._model = np.zeros(0, np.int64)
         self._view: _View | None = None
         self._ties: list[Floats] = []
-        self._beside = np.zeros((_REACH, 0), np.int64)
-        self._alike = np.zeros((_REACH, 0), np.float32)
+        self._beside = np.zeros((_NEIGHBOUR_REACH, 0), np.int64)
+        self._alike = np.zeros((_NEIGHBOUR_REACH, 0), np.float32)
         self.add(rows)
 
     def __len__(self) -> int:
@@ -272,11 +282,11 @@ class Index:
         self._rows.extend(new)
         self._at.update((row.memory_id, first + n) for n, row in enumerate(new))
         self._headers = np.concatenate([self._headers, self._postings.add(new, first)])
-        self._take_vectors(new)
+        self._add_vectors(new)
         self._view = None
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Forget rows; unknown ids are none of our business."""
+        """Forget rows; unknown ids are ignored."""
         gone = [row for memory_id in ids if (row := self._at.pop(memory_id, None)) is not None]
         if not gone:
             return
@@ -290,16 +300,18 @@ class Index:
         """The best hits first; nothing where nothing is good enough."""
         if not self._at or limit < 1:
             return []
-        view = self._ordered()
+        view = self._ordered_view()
         evidence = self._evidence(query, view)
         fused = fuse(query, evidence)
-        if not query.context and not goes_on(query):
-            fused = echoed(fused, evidence, ECHO * self._echo(query, view, evidence, fused))
-        best = _best(floored(fused.score), view.change, limit)
+        if not query.context and not continues_work(query):
+            fused = add_echo(fused, evidence, ECHO_WEIGHT * self._echo(query, view, evidence, fused))
+        best = _best_rows(drop_below_floor(fused.score), view.change, limit)
         found = [(n, self._rows[int(view.rows[n])]) for n in best]
-        return [Hit(row.memory_id, float(fused.score[n]), _explain(fused, n)) for n, row in found if row is not None]
+        return [
+            Hit(row.memory_id, float(fused.score[n]), _explain_hit(fused, n)) for n, row in found if row is not None
+        ]
 
-    def _take_vectors(self, new: Sequence[IndexRow]) -> None:
+    def _add_vectors(self, new: Sequence[IndexRow]) -> None:
         size = max((len(row.vector) - 4 for row in new if row.vector), default=0)
         if size > self._vectors.shape[1]:
             wider = np.zeros((len(self._vectors), size), np.float32)
@@ -317,29 +329,29 @@ class Index:
         codes = (self._models.setdefault(row.model, len(self._models)) for row in new)
         self._model = np.concatenate([self._model, np.fromiter(codes, np.int64, len(new))])
 
-    def _ordered(self) -> _View:
+    def _ordered_view(self) -> _View:
         if self._view is None:
             view = _view(self._rows, self._headers)
-            self._ties = self._tied(view)
+            self._ties = self._measure_ties(view)
             self._view = view  # last: another thread that sees it may use it
         return self._view
 
-    def _tied(self, view: _View) -> list[Floats]:
+    def _measure_ties(self, view: _View) -> list[Floats]:
         """How much each row has to do with the one 1, 2, 3 and 4 places before it: nothing in another session, all in
         a talk of two, and as much as they are alike where one voice, or none, puts one thing beside another."""
         fresh = len(self._rows) - self._beside.shape[1]
         self._beside = np.pad(self._beside, ((0, 0), (0, fresh)), constant_values=-1)
         self._alike = np.pad(self._alike, ((0, 0), (0, fresh)))
-        talk = _talks(view)
+        talk = _find_dialogues(view)
         ties: list[Floats] = []
-        for back in range(1, _REACH + 1):
+        for back in range(1, _NEIGHBOUR_REACH + 1):
             here, there = view.rows[back:], view.rows[:-back]
             same = view.session[back:] == view.session[:-back]
             stale = same & ~talk[back:] & (self._beside[back - 1, here] != there)
             a, b = here[stale], there[stale]
             cosine = np.einsum("ij,ij->i", self._vectors[a], self._vectors[b]) * self._scales[a] * self._scales[b]
             known = (self._scales[a] > 0) & (self._scales[b] > 0)
-            self._alike[back - 1, a] = np.where(known, np.clip(cosine / ALIKE, 0, 1), 1)
+            self._alike[back - 1, a] = np.where(known, np.clip(cosine / SAME_TOPIC_COSINE, 0, 1), 1)
             self._beside[back - 1, a] = b
             ties.append((same * np.where(talk[back:], 1, self._alike[back - 1, here])).astype(np.float32))
         return ties
@@ -382,12 +394,12 @@ class Index:
         tf = np.zeros((len(keep) + 1, len(view.rows)), np.float32)  # the last for terms that were cut
         tf[at[found.key], found.row] = found.count * shorter
         tf = tf[:-1]
-        near = _near(tf, view, self._ties)
+        near = _sum_neighbours(tf, view, self._ties)
         near += tf
         said = found.said & (at[found.key] >= 0)
-        near[at[found.key[said]], found.row[said]] += SPEAKER
+        near[at[found.key[said]], found.row[said]] += SPEAKER_WEIGHT
         near /= near + np.float32(SATURATION)
-        telling = np.array([weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
+        telling = np.array([term_weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
         if telling.any():  # of a question of nothing but stop characters they are all there is
             near *= (near[telling] > 0).any(axis=0)
         return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)
@@ -404,14 +416,14 @@ class Index:
         speaks of that? To at most 1."""
         asked = np.array([hash_of(name) for name in query_weights(query)[0]], np.uint64)
         echo = np.zeros(len(view.rows), np.float32)
-        leading = leads(query, evidence, fused)
+        leading = leading_scores(query, evidence, fused)
         if not leading:
             return echo
         count = int(evidence.there.sum())
         average = max(float(view.length[evidence.there].mean()), 1e-6)
         shorter = (1 / (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * view.length / average)).astype(np.float32)
         for lead in leading:
-            keys, worth = self._heard(lead, view, asked, shorter)
+            keys, worth = self._terms_of_leaders(lead, view, asked, shorter)
             found = self._find(keys, view)
             df = np.bincount(found.key[evidence.there[found.row]], minlength=len(keys))
             worth = worth * (df > 1)
@@ -425,13 +437,15 @@ class Index:
             echo = np.maximum(echo, (focus * one / max(float(one.max(initial=0.0)), 1e-9)).astype(np.float32))
         return echo
 
-    def _heard(self, lead: Floats, view: _View, asked: Keys, shorter: Floats) -> tuple[list[int], Floats]:
+    def _terms_of_leaders(
+        self, lead: Floats, view: _View, asked: TermHashes, shorter: Floats
+    ) -> tuple[list[int], Floats]:
         """The terms of the rows that lead, and what each is worth by its form and by how often it stands there."""
         heard: dict[int, float] = {}
-        best = _best(lead, view.change, ECHO_ROWS)
+        best = _best_rows(lead, view.change, ECHO_ROWS)
         for n in best:
             row = self._rows[int(view.rows[n])]
-            if row is None or len(row.terms) > 8 * ECHO_LONGEST:
+            if row is None or len(row.terms) > 8 * ECHO_MAX_TERMS:
                 continue
             keys, tf, form = terms_of(row)
             tf = tf * shorter[n]
@@ -457,14 +471,14 @@ class Index:
         return (dots * scales[:, None] * (self._scales[view.rows] * same)).astype(np.float32)
 
 
-def _near(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
+def _sum_neighbours(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
     """What stands in the rows around: each distance in its own weight, as far as they belong together."""
     near = np.zeros_like(tf)
     for offset, share in NEIGHBOURS:
         back = abs(offset)
         tie = ties[back - 1] * np.float32(share)
         if offset == -1:
-            tie = tie * (1 + np.float32(ANSWERS) * view.asks[:-1])
+            tie = tie * (1 + np.float32(ANSWER_BONUS) * view.asks[:-1])
         if offset < 0:
             near[:, back:] += tf[:, :-back] * tie
         else:
@@ -472,7 +486,7 @@ def _near(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
     return near
 
 
-def _talks(view: _View) -> NDArray[np.bool_]:
+def _find_dialogues(view: _View) -> NDArray[np.bool_]:
     """Which rows stand in a session where more than one voice speaks."""
     _, at = np.unique(view.session, return_inverse=True)
     low, high = np.full(at.max(initial=-1) + 1, 256), np.zeros(at.max(initial=-1) + 1, np.int64)
@@ -482,7 +496,7 @@ def _talks(view: _View) -> NDArray[np.bool_]:
     return (low < high)[at]
 
 
-def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
+def _view(rows: Sequence[IndexRow | None], headers: TermHashes) -> _View:
     alive = [(n, row) for n, row in enumerate(rows) if row is not None]
     at = np.fromiter((n for n, _ in alive), np.int64, len(alive))
     session = np.fromiter(
@@ -514,7 +528,7 @@ def _view(rows: Sequence[IndexRow | None], headers: Keys) -> _View:
     )
 
 
-def _best(score: Floats, change: Ints, limit: int) -> list[int]:
+def _best_rows(score: Floats, change: Ints, limit: int) -> list[int]:
     """Highest first, of equals the newest; what fell below the floor scores 0 and is left out."""
     able = np.flatnonzero(score > 0)
     if len(able) > 4 * limit:
@@ -524,7 +538,7 @@ def _best(score: Floats, change: Ints, limit: int) -> list[int]:
     return [int(n) for n in able[order[:limit]]]
 
 
-def _explain(fused: Fused, n: int) -> Phrase:
+def _explain_hit(fused: Fused, n: int) -> Phrase:
     shares = {
         "recall.words": fused.words, "recall.meaning": fused.meaning,
         "recall.day": fused.day, "recall.echo": fused.echo,

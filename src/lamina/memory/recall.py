@@ -1,4 +1,4 @@
-"""The indexes of the owners who spoke lately, each as fresh as its rows: what is new is added, what is gone is removed.
+"""The indexes of the owners who were active lately, each as fresh as its rows: new ones are added, gone ones removed.
 
 One for a process, whatever the number of owners; an index never holds rows of two. Needs numpy (extra `memory`).
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lamina.errors import EmbedderError
-from lamina.memory.index import Entry, Floats, Hit, Index, index_row
+from lamina.memory.index import Floats, Hit, Index, IndexEntry, index_row
 from lamina.memory.ranking import Query, passages
 from lamina.ports import Embedder
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory
@@ -24,11 +24,11 @@ from lamina.text.dates import day_of
 
 MAX_ROWS = 200_000
 """Rows held in memory over all owners, about two kilobytes each; the owners who spoke longest ago make room."""
-MAX_WAITING = 64
-"""Calls of the embedder that may wait for each other."""
+MAX_WAITING_CALLS = 64
+"""Calls that may wait for the embedder at one time."""
 MENTION_BYTES = 8
 """Of a day or a span of days that a memory mentions: two numbers of four bytes."""
-AT_ONCE = 256
+EMBEDDED_AT_ONCE = 256
 """Memories that are embedded together."""
 
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Known:
+class _LoadedIndex:
     index: Index = field(default_factory=Index)
     last: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -47,7 +47,7 @@ class Recall:
 
     def __init__(self, rows: Memories, embedder: Embedder | None = None, *, max_rows: int = MAX_ROWS) -> None:
         self._rows, self._embedder, self._max_rows = rows, embedder, max_rows
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _LoadedIndex] = OrderedDict()
         self._working: set[asyncio.Task[Any]] = set()
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, "embedder") if embedder else None
@@ -61,13 +61,13 @@ class Recall:
         self, owner: str, text: str, *, limit: int, context: Sequence[str] = (), today: date | None = None
     ) -> list[Hit]:
         """The best hits of this owner, nothing where nothing is good enough."""
-        known = await self._whole(self._load(owner))
+        known = await self._finish_anyway(self._load(owner))
         if not len(known.index):
             return []
         around = tuple(context)
         vectors = await self._embed(passages(text, around)) if self._embedder else None
         query = Query(text, around, today, vectors, self.model)
-        return await self._whole(self._look(known, query, limit))
+        return await self._finish_anyway(self._search_index(known, query, limit))
 
     async def add(
         self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
@@ -76,7 +76,7 @@ class Recall:
         """Keep facts and index them. What a crash leaves without an index row gets one at the next search."""
         made = await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
         (problem,) = await asyncio.gather(self._index(owner, made), return_exceptions=True)
-        if isinstance(problem, Exception):  # the facts are kept; that they could not be indexed yet is no loss
+        if isinstance(problem, Exception):  # the facts are stored, and the next search indexes them
             self._log.warning("[Memory] not indexed yet: %s", problem)
         elif isinstance(problem, BaseException):
             raise problem
@@ -92,26 +92,26 @@ class Recall:
         self._known.pop(owner, None)
 
     async def warm(self) -> None:
-        """Load the embedder before somebody waits for it; one that is away now may be there later."""
+        """Load the embedder before anything waits for it; one that cannot be reached now may be reached later."""
         if self._embedder:
             (problem,) = await asyncio.gather(self._embed(["warm"]), return_exceptions=True)
             if isinstance(problem, Exception):
                 self._log.warning("[Memory] the embedder %s: %s", self.model, problem)
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Who cannot wait leaves; the work is done all the same, under its lock and for the next time."""
+    async def _finish_anyway(self, work: Coroutine[Any, Any, T]) -> T:
+        """A caller that cannot wait may leave; the work is done anyway, under its lock and for the next call."""
         task = asyncio.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
 
-    async def _look(self, known: _Known, query: Query, limit: int) -> list[Hit]:
+    async def _search_index(self, known: _LoadedIndex, query: Query, limit: int) -> list[Hit]:
         async with known.lock:
             return await asyncio.to_thread(known.index.search, query, limit)
 
-    async def _load(self, owner: str) -> _Known:
+    async def _load(self, owner: str) -> _LoadedIndex:
         """When nothing changed this costs one small read."""
-        known = self._known.setdefault(owner, _Known())
+        known = self._known.setdefault(owner, _LoadedIndex())
         self._known.move_to_end(owner)
         async with known.lock:
             while known.last < (latest := await self._rows.last_change(owner)):
@@ -120,8 +120,8 @@ class Recall:
                 rows = [row for row in changes.rows if self._is_readable(row)]
                 lost = [row.memory_id for row in changes.rows if not self._is_readable(row)]
                 missing = [*changes.bare, *lost]
-                for at in range(0, len(missing), AT_ONCE):
-                    bare = await self._rows.many(owner, missing[at : at + AT_ONCE])
+                for at in range(0, len(missing), EMBEDDED_AT_ONCE):
+                    bare = await self._rows.many(owner, missing[at : at + EMBEDDED_AT_ONCE])
                     rows += await self._index(owner, [memory for memory in bare if memory.state == "active"])
                 await asyncio.to_thread(known.index.add, rows)
                 known.last = changes.last if changes.more else max(changes.last, latest)
@@ -139,7 +139,7 @@ class Recall:
             return []
         vectors = await self._vectors([memory.text for memory in memories])
         rows = [
-            replace(index_row(entry_of(memory), vectors[n], self.model), model=self.model)
+            replace(index_row(index_entry(memory), vectors[n], self.model), model=self.model)
             for n, memory in enumerate(memories)
         ]
         await self._rows.put_index(owner, rows)
@@ -161,7 +161,7 @@ class Recall:
     async def _embed(self, texts: Sequence[str]) -> Floats:
         """Off the event loop, in a thread of its own: a slow embedder must not take the threads of others."""
         assert self._embedder is not None
-        if self._waiting >= MAX_WAITING:
+        if self._waiting >= MAX_WAITING_CALLS:
             raise EmbedderError("embedder.too_slow", count=self._waiting)
         self._waiting += 1
         try:
@@ -183,8 +183,8 @@ class Recall:
             held -= len(self._known.pop(name).index)
 
 
-def entry_of(memory: Memory) -> Entry:
-    return Entry(
+def index_entry(memory: Memory) -> IndexEntry:
+    return IndexEntry(
         memory.memory_id,
         memory.text,
         memory.change,

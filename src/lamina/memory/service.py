@@ -1,12 +1,11 @@
 """What is remembered of one owner: facts found again when they matter, learnt from turns, forgotten when asked to.
 
-Bound to its owner when it is made; no method takes another. It asks the store through its port and a model, if there is
-one, for facts and summaries; it never learns from what came out of memory.
+A service is bound to its owner; no method takes another. It never learns from what came out of memory.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, cast
@@ -14,20 +13,31 @@ from typing import TYPE_CHECKING, Any, cast
 from lamina.apart import run_apart
 from lamina.assembly.history import close_calls, group_turns
 from lamina.errors import LayerError, LeaseError, format_value
-from lamina.memory.dedupe import Change, merge
+from lamina.memory.dedupe import FactChange, merge
 from lamina.memory.extract import (
     EXTRACTION_SCHEMA,
     KINDS,
     extraction_prompt,
     facts_by_rules,
     facts_from_reply,
+    is_told_by,
     telling_words,
-    tells,
 )
 from lamina.memory.sentences import MAX_TEXT
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
 from lamina.ports import Complete
-from lamina.records import Job, Memory, NewJob, NewMemory, Place, Remembered, StoredMessage, Summary, TurnRecord
+from lamina.records import (
+    Job,
+    Memory,
+    MessagePosition,
+    NewJob,
+    NewMemory,
+    RememberedFact,
+    StoredMessage,
+    Summary,
+    TurnRecord,
+)
+from lamina.store.database import Clock
 from lamina.store.memories import Memories
 from lamina.store.store import Store
 from lamina.text.dates import day_of
@@ -39,30 +49,29 @@ if TYPE_CHECKING:  # numpy is an extra, and without an index nothing needs it
     from lamina.memory.index import Hit
     from lamina.memory.recall import Recall
 
-Clock = Callable[[], float]
-
-TOP_N = SUMMARIES = 5
+DEFAULT_MEMORIES = DEFAULT_SUMMARIES = 5
 SUMMARY_CHARACTERS = 1_200
 SUMMARY_MESSAGES = 400
 """The newest messages of a session that a summary is made of."""
-MOST_PLACES = 1_000
+MAX_SEARCHED_ROWS = 1_000
 """Messages, and summaries, that are looked through for a fact that is to be forgotten."""
-ALIKE = 20
-"""Memories that a new fact is compared with."""
-SEARCHED = 4_000
+COMPARED_MEMORIES = 20
+"""How many memories a new fact is compared with."""
+MAX_QUERY_CHARACTERS = 4_000
 """Characters of a message by which memories are looked for."""
-FACT, IMPORTANCE = "fact", 0.5
-RULES_WEIGHT = 40
-"""So many patterns read a text for facts: each of its characters counts for as many."""
-WORTH = 0.35
+DEFAULT_KIND, DEFAULT_IMPORTANCE = "fact", 0.5
+PATTERNS_PER_CHARACTER = 40
+"""How many patterns read a text for facts: reading one costs as much as passing over so many times its length."""
+MIN_SCORE_SHARE = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
-TRIES, MANY = 3, 100
-"""How often a summary is begun anew when facts are forgotten meanwhile, and a fact compared when others are added."""
+SUMMARY_ATTEMPTS, FACT_ATTEMPTS = 3, 100
+"""How often a summary is written again because facts were forgotten while it was written, and a fact compared again
+because others were added."""
 FROM_MEMORY: tuple[str, ...] = ("memory", "collected", "summary")
 """The layers of [3] and [4]."""
-SUMMARY = "summary"
-"""The kind of the job that has a session summarised anew."""
-SHORT, TITLE = 160, 48
+SUMMARY_JOB = "summary"
+"""The kind of the job that summarises a session."""
+SHORT_CHARACTERS, TITLE_CHARACTERS = 160, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +83,17 @@ class Recalled:
     why: Phrase = NOTHING
 
 
-def _searched(words: str) -> str:
-    """The words by which memories are looked for: of very long ones the beginning and the end, where a question stands.
-    Nobody else waits for the rest."""
-    return words if len(words) <= SEARCHED else f"{words[: SEARCHED // 2]}\n{words[-SEARCHED // 2 :]}"
+def _shorten_query(words: str) -> str:
+    """The words by which memories are found: of a long text the beginning and the end, where a question usually is."""
+    if len(words) <= MAX_QUERY_CHARACTERS:
+        return words
+    half = MAX_QUERY_CHARACTERS // 2
+    return f"{words[:half]}\n{words[-half:]}"
 
 
-def _read_part(rows: Sequence[StoredMessage], role: str) -> str:
-    """What the user or the assistant said in a turn; more than nobody types is cut off, and still too long to type."""
+def _read_words(rows: Sequence[StoredMessage], role: str) -> str:
+    """What the user or the assistant said in a turn, cut where it is longer than anybody types; what remains is still
+    recognised as too long."""
     said = "\n".join(row.text for row in rows if row.role == role)
     return join_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
@@ -102,7 +114,7 @@ class MemoryService:
         self._store, self._recall, self._complete, self._clock = store, recall, complete, clock
 
     async def get_relevant_memories(
-        self, query: str, top_n: int = TOP_N, *, context: Sequence[str] = ()
+        self, query: str, top_n: int = DEFAULT_MEMORIES, *, context: Sequence[str] = ()
     ) -> list[Recalled]:
         """At most `top_n`: pinned facts first, then standing wishes, each those that changed last, then the best found
         for the words of a query; `context` are the words before it. What is found far less surely than the best is left
@@ -112,7 +124,7 @@ class MemoryService:
         pinned = await self._store.memories.list(self.owner, pinned=True, limit=top_n)
         wishes = await self._store.memories.list(self.owner, kind="instruction", limit=top_n)
         today = day_of(self._clock())
-        query, context = _searched(query), [_searched(words) for words in context]
+        query, context = _shorten_query(query), [_shorten_query(words) for words in context]
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
         found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
         recalled = {memory.memory_id: Recalled(memory, 1.0, Phrase("recall.pinned")) for memory in pinned}
@@ -121,11 +133,13 @@ class MemoryService:
         best = max((hit.score for hit in hits), default=0.0)
         for hit in hits:
             memory = found.get(hit.memory_id)
-            if memory and memory.state == "active" and hit.score >= WORTH * best:
+            if memory and memory.state == "active" and hit.score >= MIN_SCORE_SHARE * best:
                 recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
         return list(recalled.values())[:top_n]
 
-    async def get_recent_session_summaries(self, limit: int = SUMMARIES, *, without: str = "") -> Sequence[Summary]:
+    async def get_recent_session_summaries(
+        self, limit: int = DEFAULT_SUMMARIES, *, without: str = ""
+    ) -> Sequence[Summary]:
         """The latest first, the session `without` (the current one) left out."""
         return await self._store.summaries.recent(self.owner, limit=limit, without=without) if limit > 0 else []
 
@@ -133,29 +147,29 @@ class MemoryService:
         """Learn from a turn: one fact a record, merged with what is known. With `done` the job that asked for it is
         completed in the same transaction, so that a crash leads neither to a loss nor to a second time."""
         turn = await self._store.turns.get(self.owner, turn_id)
-        rows = [row for row in await self._rows_of(turn) if row.turn_id == turn_id]
-        user = _read_part(rows, "user")
+        rows = [row for row in await self._load_rows(turn) if row.turn_id == turn_id]
+        user = _read_words(rows, "user")
         said = day_of(turn.created)
-        shown_texts = await self._shown(turn)
-        answer = _read_part(rows, "assistant")
-        size = RULES_WEIGHT * len(user)
+        prompt_texts = await self._load_prompt_texts(turn)
+        answer = _read_words(rows, "assistant")
+        size = PATTERNS_PER_CHARACTER * len(user)
         if self._complete is None:
-            facts = await run_apart(size, facts_by_rules, user, answer, said=said, shown=shown_texts)
+            facts = await run_apart(size, facts_by_rules, user, answer, said=said, from_memory=prompt_texts)
         else:
-            prompt = await run_apart(size, extraction_prompt, user, answer, known=shown_texts, said=said)
+            prompt = await run_apart(size, extraction_prompt, user, answer, known=prompt_texts, said=said)
             reply = await self._complete(prompt, EXTRACTION_SCHEMA)
-            facts = await run_apart(size, facts_from_reply, reply, user=user, shown=shown_texts)
-        for _ in range(MANY):
+            facts = await run_apart(size, facts_from_reply, reply, user=user, from_memory=prompt_texts)
+        for _ in range(FACT_ATTEMPTS):
             as_of = await self._store.memories.last_change(self.owner)
-            new = await self._merged(facts, turn)
+            new = await self._new_memories(facts, turn)
             made = await self._recall.add(self.owner, new, done=done, as_of=as_of)
             if made or not new:
                 return made
         raise _too_busy()
 
     async def write_summary(self, session_id: str, *, done: Job | None = None) -> Summary | None:
-        """Summarise a session anew. Turns whose facts were forgotten are left out: they do not come back this way."""
-        for _ in range(TRIES):
+        """Summarise a session again. Turns whose facts were forgotten are left out, so that these do not come back."""
+        for _ in range(SUMMARY_ATTEMPTS):
             as_of = await self._store.memories.last_change(self.owner)
             text, last, by = await self._summary(session_id)
             if not text.strip() and done is None:
@@ -188,28 +202,30 @@ class MemoryService:
     async def add(
         self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
     ) -> Memory:
-        """Remember what the owner says himself, as a fact of the weight 0.5 where nothing else is said."""
+        """Remember what the owner says, as a fact of importance 0.5 unless the caller says otherwise."""
         return (await self.remember(text, kind=kind, importance=importance, pinned=pinned)).memory
 
     async def remember(
         self, text: str, *, kind: str | None = None, importance: float | None = None, pinned: bool = False
-    ) -> Remembered:
-        """The same, and what came of it. What is known already is not kept twice: it gets the kind, the weight and the
-        pin that are given. What the text contradicts is superseded."""
-        weight = IMPORTANCE if importance is None else importance
-        memory, known = await self._compared(Fact(text, _check_kind(kind or FACT), weight), pinned)
+    ) -> RememberedFact:
+        """The same, and what came of it. A known fact is not stored twice: it gets the given kind, importance and pin.
+        What the text contradicts is superseded."""
+        weight = DEFAULT_IMPORTANCE if importance is None else importance
+        memory, known = await self._add_unless_known(Fact(text, _check_kind(kind or DEFAULT_KIND), weight), pinned)
         if not known:
-            return Remembered(memory, False, tuple(await self._store.memories.replaced(self.owner, memory.memory_id)))
+            return RememberedFact(
+                memory, False, tuple(await self._store.memories.replaced(self.owner, memory.memory_id))
+            )
         if kind is not None or importance is not None:
             memory = await self.edit(memory.memory_id, kind=kind, importance=importance)
-        return Remembered(await self.pin(memory.memory_id) if pinned else memory, True)
+        return RememberedFact(await self.pin(memory.memory_id) if pinned else memory, True)
 
-    async def _compared(self, fact: Fact, pinned: bool) -> tuple[Memory, bool]:
-        """A fact compared with what is known and kept, or the one that says it already. What others add in between is
-        compared too: of two that contradict each other one must know of the other."""
-        for _ in range(MANY):
+    async def _add_unless_known(self, fact: Fact, pinned: bool) -> tuple[Memory, bool]:
+        """Store a fact, or return the one that says it already. Facts added in between are compared too: of two that
+        contradict each other the later one must replace the earlier."""
+        for _ in range(FACT_ATTEMPTS):
             before = await self._store.memories.last_change(self.owner)
-            (change,) = await self._changes([fact])
+            (change,) = await self._plan_changes([fact])
             if change.action == "skip" and change.ids:
                 return await self.get(change.ids[0]), True
             new = NewMemory(fact.text, "", fact.kind, "user", fact.importance, pinned, supersedes=change.ids)
@@ -241,29 +257,29 @@ class MemoryService:
 
     async def forget(self, *ids: str) -> Sequence[str]:
         """Erase facts from memories, indexes and summaries; returns the sessions whose summary went with them. The
-        job that writes it anew is stored in the same transaction."""
+        jobs that write these again are stored in the same transaction."""
         found = await self._store.memories.many(self.owner, ids)
         texts = [memory.text for memory in found if memory.text]
-        places, told = await self._places(texts), await self._told(texts)
+        places, told = await self._find_positions(texts), await self._find_summaries(texts)
         return await self._store.memories.forget(self.owner, ids, places=places, told=told, then=summary_job)
 
-    async def _places(self, texts: Sequence[str]) -> Sequence[Place]:
-        """Where else the owner said these facts, or was told them: a fact that is known is not learnt again, so the
-        memory itself does not know."""
-        places: dict[Place, None] = {}
+    async def _find_positions(self, texts: Sequence[str]) -> Sequence[MessagePosition]:
+        """Where else these facts were said, by the owner or to them: a known fact is not learnt again, so the memory
+        itself does not know all places."""
+        places: dict[MessagePosition, None] = {}
         for text in texts:
-            for one in await self._store.sessions.search(self.owner, telling_words(text), limit=MOST_PLACES):
+            for one in await self._store.sessions.search(self.owner, telling_words(text), limit=MAX_SEARCHED_ROWS):
                 row = one.message
-                if await asyncio.to_thread(tells, row.text, text):
-                    places[Place(row.session_id, row.seq, row.turn_id)] = None
+                if await asyncio.to_thread(is_told_by, text, row.text):
+                    places[MessagePosition(row.session_id, row.seq, row.turn_id)] = None
         return list(places)
 
-    async def _told(self, texts: Sequence[str]) -> Sequence[str]:
+    async def _find_summaries(self, texts: Sequence[str]) -> Sequence[str]:
         """The sessions whose summary tells one of these facts."""
         if not texts:
             return ()
-        summaries = await self._store.summaries.recent(self.owner, limit=MOST_PLACES)
-        return [one.session_id for one in summaries if any(tells(one.text, text) for text in texts)]
+        summaries = await self._store.summaries.recent(self.owner, limit=MAX_SEARCHED_ROWS)
+        return [one.session_id for one in summaries if any(is_told_by(text, one.text) for text in texts)]
 
     async def pin(self, memory_id: str, on: bool = True) -> Memory:
         """A pinned fact comes before all others."""
@@ -272,38 +288,38 @@ class MemoryService:
     async def profile(self) -> Mapping[str, Any]:
         return await self._store.profile.get(self.owner)
 
-    async def _rows_of(self, turn: TurnRecord) -> Sequence[StoredMessage]:
+    async def _load_rows(self, turn: TurnRecord) -> Sequence[StoredMessage]:
         return await self._store.messages.list(
             self.owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1
         )
 
-    async def _shown(self, turn: TurnRecord) -> Sequence[str]:
+    async def _load_prompt_texts(self, turn: TurnRecord) -> Sequence[str]:
         """The texts that memory put into this turn's request: none of them is news."""
         requests: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
         rows: Sequence[Sequence[str]] = requests[0]["segments"] if requests else ()
         # a row is layer, …, decision, reason, hash of the tile: see assembly/trace.py
         hashes = list(dict.fromkeys(row[9] for row in rows if row[0] in FROM_MEMORY and row[7] != "dropped"))
         texts: Mapping[str, str] = await self._store.messages.texts(self.owner, hashes) if hashes else {}
-        return [told for name in hashes if name in texts for told in _told(texts[name])]
+        return [text for name in hashes if name in texts for text in _read_fenced_text(texts[name])]
 
-    async def _changes(self, facts: Sequence[Fact]) -> Sequence[Change]:
+    async def _plan_changes(self, facts: Sequence[Fact]) -> Sequence[FactChange]:
         """What of the facts is new, and which older ones it replaces."""
         old: dict[str, tuple[str, str, str]] = {}
         for fact in facts:
-            hits = await self._recall.search(self.owner, fact.text, limit=ALIKE)
+            hits = await self._recall.search(self.owner, fact.text, limit=COMPARED_MEMORIES)
             for memory in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits]):
                 old[memory.memory_id] = (memory.memory_id, memory.text, memory.kind)
-        for memory in await self._store.memories.list(self.owner, limit=ALIKE):
+        for memory in await self._store.memories.list(self.owner, limit=COMPARED_MEMORIES):
             old.setdefault(memory.memory_id, (memory.memory_id, memory.text, memory.kind))
         return await asyncio.to_thread(merge, facts, list(old.values()))
 
-    async def _merged(self, facts: Sequence[Fact], turn: TurnRecord) -> Sequence[NewMemory]:
-        changes = await self._changes(facts) if facts else ()
+    async def _new_memories(self, facts: Sequence[Fact], turn: TurnRecord) -> Sequence[NewMemory]:
+        changes = await self._plan_changes(facts) if facts else ()
         return [
             NewMemory(
                 change.fact.text.replace("\0", ""), "", change.fact.kind, "user", change.fact.importance,
                 session_id=turn.session_id, turn_id=turn.turn_id, seq=turn.user_seq,
-                happened=_stamp(change.fact), supersedes=change.ids,
+                happened=_noon_of(change.fact), supersedes=change.ids,
             )
             for change in changes
             if change.action != "skip"
@@ -311,7 +327,7 @@ class MemoryService:
 
 
 class WithoutIndex:
-    """Keeps facts and finds none: where memory is switched off, nothing is looked for and no index is needed."""
+    """Stores facts and finds none: for a memory that is switched off, which needs no index and no numpy."""
 
     def __init__(self, rows: Memories) -> None:
         self._rows = rows
@@ -338,7 +354,7 @@ class WithoutIndex:
 
 
 def summary_job(session_id: str, key: str = "") -> NewJob:
-    return NewJob(SUMMARY, {"session_id": session_id}, key=key)
+    return NewJob(SUMMARY_JOB, {"session_id": session_id}, key=key)
 
 
 def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
@@ -351,7 +367,7 @@ def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
         layers.append(
             Layer(
                 "memory", text, f"memory:{memory.memory_id[:12]}", owner, "outside", True,
-                short=_cut(memory.text, SHORT), title=_cut(memory.text, TITLE),
+                short=_shorten(memory.text, SHORT_CHARACTERS), title=_shorten(memory.text, TITLE_CHARACTERS),
             )
         )  # fmt: skip
     return layers
@@ -363,7 +379,7 @@ def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
         Layer(
             "summary", f"{day_of(summary.created).isoformat()}\n{summary.text}",
             f"session:{summary.session_id}#{summary.version}", owner, "model", True,
-            short=_cut(summary.text, 2 * SHORT), title=_cut(summary.text, TITLE),
+            short=_shorten(summary.text, 2 * SHORT_CHARACTERS), title=_shorten(summary.text, TITLE_CHARACTERS),
         )
         for summary in found
         if summary.text.strip()
@@ -371,18 +387,18 @@ def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
 
 
 def collected_layers(found: Sequence[StoredMessage], owner: str) -> list[Layer]:
-    """Answers that the owner collected, each with where it stands."""
+    """Answers that the owner collected, each with its place."""
     return [
         Layer(
             "collected", row.text, f"collected:{row.session_id}#{row.seq}", owner, "model", True,
-            short=_cut(row.text, 2 * SHORT), title=_cut(row.text, TITLE),
+            short=_shorten(row.text, 2 * SHORT_CHARACTERS), title=_shorten(row.text, TITLE_CHARACTERS),
         )
         for row in found
         if row.text.strip()
     ]  # fmt: skip
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     """The beginning of a text on one line; empty when that is all of it."""
     line = " ".join(text[: 100 * most].split())
     return f"{line[: most - 1]}…" if len(line) > most else ""
@@ -392,7 +408,7 @@ def _too_busy() -> LeaseError:
     return LeaseError("memory.facts_kept_coming")
 
 
-def _stamp(fact: Fact) -> float | None:
+def _noon_of(fact: Fact) -> float | None:
     return datetime.combine(fact.date, time(12), UTC).timestamp() if fact.date else None
 
 
@@ -402,7 +418,7 @@ def _check_kind(kind: str) -> FactKind:
     return cast(FactKind, kind)
 
 
-def _told(tile: str) -> list[str]:
+def _read_fenced_text(tile: str) -> list[str]:
     """The text inside the fence of a tile, which is a piece of a JSON string."""
     _, opened, rest = tile.partition("<data-")
     _, begun, inside = rest.partition(r">\n")

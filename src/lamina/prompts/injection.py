@@ -15,11 +15,11 @@ from lamina.prompts.instructions import InstructionFiles, Loaded, file_of
 from lamina.text.messages import Phrase
 from lamina.types import Lang, Layer, Notice, Trigger
 
-Source = Literal["instructions", "rules"]
-Change = Literal["full", "replaces", "removed"]
+SourceName = Literal["instructions", "rules"]
+PartChange = Literal["full", "replaces", "removed"]
 UserInput = str | Sequence[Mapping[str, Any]]
 
-SOURCES: tuple[Source, ...] = ("instructions", "rules")
+SOURCES: tuple[SourceName, ...] = ("instructions", "rules")
 LEVELS = (75, 50, 25)
 """Shares of the context, in percent; crossing one upwards brings everything again."""
 SLACK_POINTS = 10
@@ -32,7 +32,7 @@ FAILURES_PER_NOTICE = 3
 MAX_COUNT = 10**15
 """A stored state with a larger number is damaged: no session counts that far."""
 JOIN = "\n\n"
-WORDS: dict[Change, dict[Source, dict[str, str]]] = {
+WORDS: dict[PartChange, dict[SourceName, dict[str, str]]] = {
     "replaces": {
         "instructions": {"en": "These instructions replace the former ones:", "zh": "以下指令取代先前的指令："},
         "rules": {"en": "These rules replace the former ones:", "zh": "以下规则取代先前的规则："},
@@ -67,7 +67,7 @@ class InjectionSettings:
             if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise SettingsError("injection.bad_cadence", name=name, value=format_value(turns))
 
-    def every(self, source: Source) -> int:
+    def every(self, source: SourceName) -> int:
         return self.cadence.get(source, self.turns)
 
 
@@ -82,17 +82,17 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenSource:
     """What the model saw last of a source, and on which turn."""
 
     hash: str
     turn: int
 
 
-class KeptFile(NamedTuple):
+class InjectedFile(NamedTuple):
     """A file as it was injected; its text is kept by its hash."""
 
-    kind: Source
+    kind: SourceName
     path: str
     hash: str
 
@@ -104,11 +104,11 @@ class InjectionState:
     turn: int = 0
     workspace: str = ""
     model: str = ""
-    seen: Mapping[str, Seen] = field(default_factory=dict[str, Seen])
+    seen: Mapping[str, SeenSource] = field(default_factory=dict[str, SeenSource])
     level: int = 0
     noted: tuple[str, ...] = ()
     """What happened since the last turn that brings everything again: compaction, resume."""
-    kept: tuple[KeptFile, ...] = ()
+    kept: tuple[InjectedFile, ...] = ()
     """The files that were injected last."""
     warned: bool = False
     """The session was told that there are no rules."""
@@ -136,7 +136,7 @@ class InjectionState:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "InjectionState":
         try:
-            seen = {source: Seen(str(was["hash"]), was["turn"]) for source, was in data["seen"].items()}
+            seen = {source: SeenSource(str(was["hash"]), was["turn"]) for source, was in data["seen"].items()}
             turn, level, noted = data["turn"], data["level"], tuple(data["noted"])
             counters = asdict(Counters(**data.get("counters", {})))
             numbers = [turn, level, *(was.turn for was in seen.values()), *counters.values()]
@@ -155,11 +155,11 @@ class InjectionState:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class InjectedPart:
     """One source as it is injected."""
 
-    source: Source
-    change: Change
+    source: SourceName
+    change: PartChange
     text: str
     hash: str
 
@@ -176,7 +176,7 @@ class PromptEnvelope:
 
     turn: int
     triggers: tuple[Trigger, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[InjectedPart, ...]
     phase_prompt: str | None
     user_input: UserInput
     first: bool
@@ -290,8 +290,8 @@ class SystemPromptManager:
         now = _current_texts(in_force)
         triggers, parts = self._first_injection(now, moved) if first else self._later_injection(now, turn, level)
         seen = {source: was for source, was in self._state.seen.items() if not first and source in now}
-        seen |= {part.source: Seen(part.hash, turn) for part in parts if part.change != "removed"}
-        kept = tuple(KeptFile(file.kind, file.path, file.hash) for file in in_force.files)
+        seen |= {part.source: SeenSource(part.hash, turn) for part in parts if part.change != "removed"}
+        kept = tuple(InjectedFile(file.kind, file.path, file.hash) for file in in_force.files)
         after = InjectionState(turn, self._files.place, self._model, seen, level, (), kept, self._state.warned)
         if not first and off:  # what was missed while switched off stays due
             was = self._state
@@ -392,27 +392,27 @@ class SystemPromptManager:
         return tuple(trigger for trigger, a, b in zip(MOVES, was, now, strict=True) if a != b)
 
     def _first_injection(
-        self, now: Mapping[Source, tuple[str, str]], moved: tuple[Trigger, ...]
-    ) -> tuple[tuple[Trigger, ...], tuple[Part, ...]]:
+        self, now: Mapping[SourceName, tuple[str, str]], moved: tuple[Trigger, ...]
+    ) -> tuple[tuple[Trigger, ...], tuple[InjectedPart, ...]]:
         """Everything; after a move, what differs from the earlier text replaces it, so the newest text counts."""
         triggers: tuple[Trigger, ...] = moved if self._state.has_begun else ("initial",)
         seen = self._state.seen
-        parts: list[Part] = []
+        parts: list[InjectedPart] = []
         for source in SOURCES:
             was, texts = seen.get(source), now.get(source)
             if texts is not None:
-                parts.append(Part(source, "replaces" if was and was.hash != texts[1] else "full", *texts))
+                parts.append(InjectedPart(source, "replaces" if was and was.hash != texts[1] else "full", *texts))
             elif was is not None:
-                parts.append(Part(source, "removed", "", ""))
+                parts.append(InjectedPart(source, "removed", "", ""))
         return triggers, tuple(parts)
 
-    def _is_due(self, source: Source, turn: int) -> bool:
+    def _is_due(self, source: SourceName, turn: int) -> bool:
         was = self._state.seen.get(source)
         return was is not None and turn - was.turn >= self.settings.every(source)
 
     def _later_injection(
-        self, now: Mapping[Source, tuple[str, str]], turn: int, level: int
-    ) -> tuple[tuple[Trigger, ...], tuple[Part, ...]]:
+        self, now: Mapping[SourceName, tuple[str, str]], turn: int, level: int
+    ) -> tuple[tuple[Trigger, ...], tuple[InjectedPart, ...]]:
         """At most one injection a turn, with all that triggers it."""
         if not self.settings.enabled:
             return (), ()
@@ -420,37 +420,37 @@ class SystemPromptManager:
         if level > self._state.level:
             triggers.append("window")
         everything = bool(triggers)
-        shared: list[Source] = [source for source in SOURCES if source not in self.settings.cadence]
+        shared: list[SourceName] = [source for source in SOURCES if source not in self.settings.cadence]
         together = any(self._is_due(source, turn) for source in shared if source in now)  # one cadence, one injection
-        parts: list[Part] = []
+        parts: list[InjectedPart] = []
         for source in SOURCES:
             was, texts = self._state.seen.get(source), now.get(source)
             if texts is None and was is not None:
                 triggers.append("change")
-                parts.append(Part(source, "removed", "", ""))
+                parts.append(InjectedPart(source, "removed", "", ""))
             elif texts is not None and (was is None or was.hash != texts[1]):
                 triggers.append("change")
-                parts.append(Part(source, "replaces" if was else "full", *texts))
+                parts.append(InjectedPart(source, "replaces" if was else "full", *texts))
             elif texts is not None and was is not None:
                 due = together if source in shared else self._is_due(source, turn)
                 if due:
                     triggers.append("cadence")
                 if due or everything:
-                    parts.append(Part(source, "full", *texts))
+                    parts.append(InjectedPart(source, "full", *texts))
         return tuple(dict.fromkeys(triggers)), tuple(parts)
 
 
-def _current_texts(loaded: Loaded) -> dict[Source, tuple[str, str]]:
+def _current_texts(loaded: Loaded) -> dict[SourceName, tuple[str, str]]:
     """Text and hash of each source that has something to say, in order."""
-    texts: dict[Source, tuple[str, str]] = {"instructions": (loaded.instructions.text, loaded.instructions.hash)}
+    texts: dict[SourceName, tuple[str, str]] = {"instructions": (loaded.instructions.text, loaded.instructions.hash)}
     if loaded.rules_text:
         texts["rules"] = (loaded.rules_text, loaded.rules_hash)
     return texts
 
 
-def _read_kept_files(rows: Sequence[Any]) -> tuple[KeptFile, ...]:
+def _read_kept_files(rows: Sequence[Any]) -> tuple[InjectedFile, ...]:
     """The files of a stored state: instructions, then rules."""
-    files = tuple(KeptFile(*row) for row in rows)
+    files = tuple(InjectedFile(*row) for row in rows)
     kinds = [file.kind for file in files]
     if kinds not in ([], ["instructions", *["rules"] * (len(files) - 1)]):
         raise ValueError

@@ -17,9 +17,9 @@ from lamina.prompts.approvals import Approvals
 from lamina.prompts.workspace import (
     MAX_BYTES,
     AnyPath,
+    FileKey,
     FileText,
     Folders,
-    Key,
     Missing,
     Trail,
     Workspace,
@@ -31,7 +31,7 @@ from lamina.prompts.workspace import (
 from lamina.text.messages import Phrase
 from lamina.types import Layer, text_hash
 
-Kind = Literal["instructions", "rules"]
+InstructionKind = Literal["instructions", "rules"]
 
 MAX_DEPTH = 5
 MAX_FILES = 250
@@ -49,7 +49,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 class InstructionFile:
     """A file with its includes in their places; `hash` and `size` are those of the text that results."""
 
-    kind: Kind
+    kind: InstructionKind
     path: str
     text: str
     hash: str
@@ -57,7 +57,7 @@ class InstructionFile:
     included: tuple[str, ...] = ()
 
 
-def file_of(kind: Kind, path: str, text: str, included: tuple[str, ...] = ()) -> InstructionFile:
+def file_of(kind: InstructionKind, path: str, text: str, included: tuple[str, ...] = ()) -> InstructionFile:
     return InstructionFile(kind, path, text, text_hash(text), len(text.encode()), included)
 
 
@@ -122,7 +122,7 @@ class _Reading:
         self.approved: dict[str, None] = {}
         self.settled = True
 
-    def file(self, kind: Kind, workspace: Workspace, path: str) -> InstructionFile | Missing:
+    def file(self, kind: InstructionKind, workspace: Workspace, path: str) -> InstructionFile | Missing:
         found = self._find(workspace, path)
         if isinstance(found, Missing):
             return found
@@ -219,7 +219,7 @@ class _State(NamedTuple):
     loaded: Loaded
     settled: bool
     paths: tuple[str, ...]
-    keys: list[Key]
+    keys: list[FileKey]
     missing: tuple[str, ...]
     folders: Folders
     approved: tuple[str, ...]

@@ -11,7 +11,7 @@ from typing import Any
 from lamina.errors import LaminaError, LayerError, NotFoundError, format_value
 from lamina.memory.service import MemoryService, collected_layers, memory_layers, summary_layers
 from lamina.ports import Source
-from lamina.prompts.templates import Missing, scenario_layers, scenario_rank, supports
+from lamina.prompts.templates import MissingSlots, scenario_layers, scenario_rank, supports
 from lamina.records import Template, Turn
 from lamina.store.messages import Messages
 from lamina.store.templates import Profile, Templates
@@ -24,22 +24,9 @@ MAX_TEMPLATES = 1_000
 AROUND = 6
 """Messages before the newest whose words help to find memories."""
 
-Answer = str | Layer | Sequence[Layer] | None
-Function = Callable[[Turn], Answer | Awaitable[Answer]]
+SourceAnswer = str | Layer | Sequence[Layer] | None
+SourceFunction = Callable[[Turn], SourceAnswer | Awaitable[SourceAnswer]]
 Services = Callable[[str], MemoryService]
-
-
-class FixedSource:
-    """Layers that are the same on every turn."""
-
-    optional = False
-
-    def __init__(self, *layers: Layer) -> None:
-        self.name = layers[0].name if layers else ""
-        self._layers = layers
-
-    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        return self._layers
 
 
 class ScenarioSource:
@@ -47,9 +34,9 @@ class ScenarioSource:
 
     name, optional = "scenario", False
 
-    def __init__(self, templates: Templates, profile: Profile, *, missing: Missing = "error") -> None:
+    def __init__(self, templates: Templates, profile: Profile, *, missing: MissingSlots = "error") -> None:
         self._templates, self._profile = templates, profile
-        self._missing: Missing = missing
+        self._missing: MissingSlots = missing
 
     async def layers(self, turn: Turn, /) -> Sequence[Layer]:
         session = turn.session
@@ -171,7 +158,7 @@ class SummarySource:
 
 def chat_sources(
     templates: Templates, profile: Profile, history: Messages, services: Services, *,
-    missing: Missing, memories: int, collected: int, summaries: int,
+    missing: MissingSlots, memories: int, collected: int, summaries: int,
 ) -> list[Source]:  # fmt: skip
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""
     return [
@@ -187,11 +174,11 @@ def chat_sources(
 class FunctionSource:
     """A function that somebody registered: text, a layer, several, or nothing."""
 
-    def __init__(self, function: Function, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
+    def __init__(self, function: SourceFunction, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
         if layer not in LAYERS:
             raise LayerError("source.unknown_layer", name=format_value(layer), known=LAYERS)
         self.name, self.optional = layer, optional
-        self.called = self._called = called
+        self._called = called
         self._function = function
         self._trust: Trust = trust
 
@@ -217,7 +204,7 @@ class FunctionSource:
     def _unusable(self, value: object) -> LayerError:
         return LayerError("source.unusable_value", source=self._called, value=format_value(value))
 
-    async def _ask(self, turn: Turn) -> Answer:
+    async def _ask(self, turn: Turn) -> SourceAnswer:
         answer = self._function(turn)
         return await answer if inspect.isawaitable(answer) else answer
 

@@ -13,7 +13,7 @@ from lamina.errors import InputError, LayerError, format_value
 from lamina.records import Template
 from lamina.types import Layer, Trust
 
-Missing = Literal["error", "keep"]
+MissingSlots = Literal["error", "keep"]
 
 COMMON = "common"
 ON_DEMAND = "skill:"
@@ -33,7 +33,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def fill(text: str, values: Mapping[str, object], *, missing: Missing = "error", name: str = "") -> str:
+def fill(text: str, values: Mapping[str, object], *, missing: MissingSlots = "error", name: str = "") -> str:
     """The text with its slots filled, in one pass: a value that looks like a slot stays as it is."""
     unknown = sorted({name for name in SLOT.findall(text) if name not in values})
     if unknown and missing == "error":
@@ -77,7 +77,7 @@ def scenario_layers(
     scenario: str = COMMON,
     app: str = "",
     values: Mapping[str, object] | None = None,
-    missing: Missing = "error",
+    missing: MissingSlots = "error",
     chosen: str = "",
     owner: str | None = None,
 ) -> list[Layer]:
@@ -107,7 +107,7 @@ def scenario_layers(
     return layers
 
 
-def _fill_template(template: Template, values: Mapping[str, object], missing: Missing) -> str:
+def _fill_template(template: Template, values: Mapping[str, object], missing: MissingSlots) -> str:
     return fill(template.content, values, missing=missing, name=template.name)
 
 

@@ -21,9 +21,9 @@ from lamina.text.unicode import Hidden, hidden_characters
 from lamina.types import text_hash
 
 AnyPath = str | os.PathLike[str]
-Key = tuple[int, int, int, int, int]
+FileKey = tuple[int, int, int, int, int]
 Trail = dict[str, int]
-Folders = dict[str, Key | None]
+Folders = dict[str, FileKey | None]
 """Folders and what tells that their names are still the same; None where it cannot be told."""
 
 MAX_BYTES = 256 * 1024
@@ -36,7 +36,9 @@ SETTLED = 100_000_000
 """Nanoseconds. File systems stamp a change with a clock of some milliseconds, so a file that changed just before it was
 read may change again under the same stamp. Until it is this old, it is read again instead of trusted."""
 
-key_of = cast(Callable[[os.stat_result], Key], attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_dev"))
+key_of = cast(
+    Callable[[os.stat_result], FileKey], attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_dev")
+)
 """What tells that a file is the one that was read. The time of change too: tools that copy set the other one back."""
 
 _ROOT: int = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
@@ -57,7 +59,7 @@ class FileText(NamedTuple):
     text: str
     hash: str
     size: int
-    key: Key
+    key: FileKey
     settled: bool
     hidden: tuple[Hidden, ...]
 
@@ -127,7 +129,7 @@ class Workspace:
             at += 1
         return "/".join(names) if names != parts(path) else path, folders
 
-    def _settled_key(self, folder: str) -> Key | None:
+    def _settled_key(self, folder: str) -> FileKey | None:
         try:
             info = self.stat(folder)
         except OSError:
@@ -172,7 +174,7 @@ class Workspace:
         name = self.label + path
         return InstructionsError(code, hint=hint, path=name, file=format_value(name, 200), **values)
 
-    def _key_now(self, path: str) -> Key | None:
+    def _key_now(self, path: str) -> FileKey | None:
         try:
             return key_of(self.stat(self.full(path)))
         except OSError:  # opening it will say what is wrong

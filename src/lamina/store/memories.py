@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lamina.errors import MessageError, format_value
-from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, NewJob, NewMemory, Place
+from lamina.records import IndexChanges, IndexRow, Job, Memory, MemoryState, MessagePosition, NewJob, NewMemory
 from lamina.store.database import (
     MAX_NAME,
     Clock,
@@ -210,7 +210,7 @@ def _supersede(owner: str, old_id: str, new: NewMemory, now: float) -> Steps[Mem
     return (yield from _replace(owner, old_id, memory, now))
 
 
-def _mark_places(owner: str, places: Sequence[Place], now: float) -> Steps[None]:
+def _mark_places(owner: str, places: Sequence[MessagePosition], now: float) -> Steps[None]:
     """Other places where a forgotten fact was said: a row without words keeps each, and no later summary tells it."""
     gone = set((yield from _forgotten_turns(owner)))
     seen: set[tuple[str, int]] = set()
@@ -241,7 +241,7 @@ def _values(memory: Memory) -> list[Any]:
 
 
 def _forget(
-    owner: str, ids: Sequence[str], places: Sequence[Place], told: Sequence[str],
+    owner: str, ids: Sequence[str], places: Sequence[MessagePosition], told: Sequence[str],
     then: Callable[[str], NewJob] | None, now: float,
 ) -> Steps[list[str]]:  # fmt: skip
     sessions: set[str] = set()
@@ -443,7 +443,7 @@ class Memories:
         return await self._db.write(owner, lambda: _supersede(owner, old_id, checked, now))
 
     async def forget(
-        self, owner: str, ids: Sequence[str], *, places: Sequence[Place] = (), told: Sequence[str] = (),
+        self, owner: str, ids: Sequence[str], *, places: Sequence[MessagePosition] = (), told: Sequence[str] = (),
         then: Callable[[str], NewJob] | None = None,
     ) -> Sequence[str]:  # fmt: skip
         """Erase facts from memories, index and the summaries made of them.

@@ -6,7 +6,16 @@ from dataclasses import fields, replace
 from typing import Any, Unpack
 
 from lamina.errors import ABSENT, NotFoundError, format_value
-from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, Found, Job, SearchHits, Session, SessionChanges, Summary
+from lamina.records import (
+    MAX_PHASE_CHARACTERS,
+    REQUESTS,
+    FoundMessage,
+    Job,
+    SearchHits,
+    Session,
+    SessionChanges,
+    Summary,
+)
 from lamina.store.database import (
     MAX_NAME,
     MAX_TITLE,
@@ -122,7 +131,7 @@ def _search(db: Database, owner: str, query: str, limit: int) -> Steps[SearchHit
             (owner, session_id, seq),
         )
         message = message_of(messages[0])
-        found.append(Found(session, message, snippet(message.text, query)))
+        found.append(FoundMessage(session, message, snippet(message.text, query)))
     return found
 
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 
-from lamina.text.terms import numeral
+from lamina.text.terms import read_numeral
 
-Span = tuple[date, date]
+DaySpan = tuple[date, date]
 """From the first day to the day after the last one."""
 
 
@@ -92,7 +92,7 @@ _CHINESE_HINT = re.compile(r"(?:19|20)\d\d|[年月周天日晚早]|星期|礼拜
 """Cheap to search: a text without any of it says nothing about days."""
 
 
-def spans(text: str, at: date | None = None) -> list[Span]:
+def find_day_spans(text: str, at: date | None = None) -> list[DaySpan]:
     """The days, weeks, months and years that a casefolded text names; relative ones only when `at` is given."""
     found = list(_ENGLISH.finditer(text)) if _ENGLISH_HINT.search(text) else []
     if not text.isascii() and _CHINESE_HINT.search(text):
@@ -100,53 +100,48 @@ def spans(text: str, at: date | None = None) -> list[Span]:
     return [span for match in found if (span := _span(match, at)) is not None]
 
 
-def _span(found: re.Match[str], at: date | None) -> Span | None:
+def _span(found: re.Match[str], at: date | None) -> DaySpan | None:
     try:
         return _READERS[found.lastgroup or ""](found, at)
     except (ValueError, OverflowError):  # 31 February, the year 0
         return None
 
 
-def _day(year: int, month: int, day: int) -> Span:
-    first = date(year, month, day)
-    return first, first + timedelta(days=1)
-
-
-def _month(year: int, month: int) -> Span:
+def _month(year: int, month: int) -> DaySpan:
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     return date(year, month, 1), date(year + month // 12, month % 12 + 1, 1)
 
 
-def _year(year: int) -> Span:
+def _year(year: int) -> DaySpan:
     return date(year, 1, 1), date(year + 1, 1, 1)
 
 
-def _days(first: date, count: int = 1) -> Span:
+def _days(first: date, count: int = 1) -> DaySpan:
     return first, first + timedelta(days=count)
 
 
-def _week(at: date, shift: int, first: int = 0, count: int = 7) -> Span:
+def _week(at: date, shift: int, first: int = 0, count: int = 7) -> DaySpan:
     monday = at - timedelta(days=at.weekday() - 7 * shift)
     return _days(monday + timedelta(days=first), count)
 
 
-def _named(year: str | None, month: int, day: str | None, at: date | None) -> Span:
+def _named(year: str | None, month: int, day: str | None, at: date | None) -> DaySpan:
     """A month, or a day of it; without a year the one that is nearest to `at`, or the year 1 for any."""
     if year is None and at is not None:
         chosen = min((at.year - 1, at.year, at.year + 1), key=lambda y: abs((date(y, month, 15) - at).days))
     else:
         chosen = int(year) if year else 1
-    return _day(chosen, month, int(day)) if day else _month(chosen, month)
+    return _days(date(chosen, month, int(day))) if day else _month(chosen, month)
 
 
 def _number(text: str) -> int:
-    found = _COUNTS.get(text, numeral(text))
+    found = _COUNTS.get(text, read_numeral(text))
     if found is None:
         raise ValueError(text)
     return found
 
 
-def _moved(at: date, unit: str, count: int) -> Span:
+def _moved(at: date, unit: str, count: int) -> DaySpan:
     if unit.startswith(("day", "天", "日")):
         return _days(at + timedelta(days=count))
     if unit.startswith(("week", "周", "个星", "个礼")):
@@ -156,7 +151,7 @@ def _moved(at: date, unit: str, count: int) -> Span:
     return _year(at.year + count)
 
 
-def _shifted(at: date, word: str, unit: str) -> Span:
+def _shifted(at: date, word: str, unit: str) -> DaySpan:
     shift = _SHIFT[word]
     if unit == "week":
         return _week(at, shift)
@@ -178,15 +173,11 @@ def _shifted(at: date, word: str, unit: str) -> Span:
     return _moved(at, unit, shift)
 
 
-def _season(year: int, month: int) -> Span:
+def _season(year: int, month: int) -> DaySpan:
     return _month(year, month)[0], _month(year, month + 2)[1]
 
 
-def _iso(m: re.Match[str], _at: date | None) -> Span:
-    return _named(m["iy"], int(m["im"]), m["id"], None)
-
-
-def _english(m: re.Match[str], at: date | None) -> Span | None:
+def _english(m: re.Match[str], at: date | None) -> DaySpan | None:
     if m["em"] in ("may", "mar", "march") and not (m["ed"] or m["ey"] or _after_in(m)):
         return None
     return _named(m["ey"], _MONTHS[m["em"]], m["ed"], at)
@@ -196,7 +187,7 @@ def _after_in(m: re.Match[str]) -> bool:
     return m.string[: m.start()].rstrip().endswith((" in", " of", "since", "during", "last", "this", "next"))
 
 
-def _chinese(m: re.Match[str], at: date | None) -> Span | None:
+def _chinese(m: re.Match[str], at: date | None) -> DaySpan | None:
     month = _number(m["cm"])
     day = str(_number(m["cd"])) if m["cd"] else None
     if m["cr"]:
@@ -207,33 +198,33 @@ def _chinese(m: re.Match[str], at: date | None) -> Span | None:
     return _named(year, month, day, at)
 
 
-def _chinese_week(m: re.Match[str], at: date) -> Span:
+def _chinese_week(m: re.Match[str], at: date) -> DaySpan:
     shift, day = _SHIFT[m["ww"]], m["wd"]
     if day is None:
         return _week(at, shift)
     return _week(at, shift, 5, 2) if day == "末" else _week(at, shift, "一二三四五六日".find(day) % 7, 1)
 
 
-def _chinese_year(m: re.Match[str], at: date) -> Span:
+def _chinese_year(m: re.Match[str], at: date) -> DaySpan:
     year = at.year + _YEARS[m["ry"]]
     return _season(year, _SEASONS[m["rs"]]) if m["rs"] else _year(year)
 
 
-def _ago(m: re.Match[str], at: date) -> Span:
+def _ago(m: re.Match[str], at: date) -> DaySpan:
     sign = 1 if m["aw"] in ("later", "from now") else -1
     return _moved(at, m["au"], sign * _number(m["an"]))
 
 
-def _chinese_ago(m: re.Match[str], at: date) -> Span:
+def _chinese_ago(m: re.Match[str], at: date) -> DaySpan:
     return _moved(at, m["gu"], _number(m["gn"]) * (-1 if m["gw"].endswith("前") else 1))
 
 
-def _relative(read: Callable[[re.Match[str], date], Span]) -> Callable[[re.Match[str], date | None], Span | None]:
+def _relative(read: Callable[[re.Match[str], date], DaySpan]) -> Callable[[re.Match[str], date | None], DaySpan | None]:
     return lambda m, at: None if at is None else read(m, at)
 
 
-_READERS: dict[str, Callable[[re.Match[str], date | None], Span | None]] = {
-    "iso": _iso,
+_READERS: dict[str, Callable[[re.Match[str], date | None], DaySpan | None]] = {
+    "iso": lambda m, _at: _named(m["iy"], int(m["im"]), m["id"], None),
     "english": _english,
     "british": lambda m, at: _named(m["by"], _MONTHS[m["bm"]], m["bd"], at),
     "chinese": _chinese,

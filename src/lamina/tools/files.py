@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 
 from lamina.errors import InstructionsError, ToolError, format_value
 from lamina.portable import NOFOLLOW
-from lamina.prompts.workspace import FileBytes, Key, Missing, Workspace, below, key_of, parts
+from lamina.prompts.workspace import FileBytes, FileKey, Missing, Workspace, below, key_of, parts
 from lamina.text.messages import Phrase, Value
 from lamina.text.unicode import visible
 from lamina.tools.closed_files import SAMPLES, OwnFiles, fold_name, is_secret_path
@@ -277,7 +277,7 @@ def _mark_lines(sign: str, lines: list[str]) -> str:
 # Writing
 
 
-def write_atomically(root: str, path: str, data: bytes, *, known: Key | None = None) -> bool:
+def write_atomically(root: str, path: str, data: bytes, *, known: FileKey | None = None) -> bool:
     """Write a file below the root completely or not at all, making its folders; True when it is new.
 
     It is written beside the old one, synced, and renamed over it, so a reader finds the old file or the new one
