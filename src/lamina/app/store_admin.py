@@ -184,15 +184,19 @@ def _decode_lines(file: BinaryIO, where: str | Phrase) -> Iterator[str]:
         except UnicodeDecodeError as error:
             byte = f"{raw[error.start]:02x}"
             raise InputError(
-                "export.line_not_utf8", hint="export.is_this_one", where=where, number=number, position=error.start,
+                "export.line_not_utf8",
+                hint="export.is_this_one",
+                where=where,
+                number=number,
+                position=error.start,
                 byte=byte,
-            ) from None  # fmt: skip
+            ) from None
     if empty:
         raise InputError("export.empty", where=where)
 
 
 async def import_lines(store: Store, name: str, owner: str | None, step: Callable[[], object]) -> int:
-    """Add the rows of an export; `step` is told of each line."""
+    """Add the rows of an export; `step` is called for each line."""
 
     async def read() -> AsyncIterator[str]:
         for line in lines_of(name):
@@ -203,7 +207,7 @@ async def import_lines(store: Store, name: str, owner: str | None, step: Callabl
 
 
 def _check_sendable(message: AnyMessage) -> None:
-    """Refuse a message that would stand in the way of every request after it; one without a word is never sent."""
+    """Refuse a message that would break every request after it; one without a word is never sent."""
     if message.get("content") or message.get("tool_calls"):
         check_message(repair_message(cast("Message", message)), "message")
 

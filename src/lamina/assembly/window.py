@@ -164,7 +164,7 @@ class Window:
         """Where the history may be cut, as absolute positions."""
         self._base = self._start = self._total = self._dropped_tokens = 0
         self._nested = -1
-        """Where the newest message stands that holds more than text; plain ones are copied at the speed of C."""
+        """The position of the newest message that holds more than text; plain ones are copied at the speed of C."""
         self._turn = -1
         """Where the current turn begins: the last user message."""
         self._factor = 1.0

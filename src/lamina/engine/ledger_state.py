@@ -53,7 +53,7 @@ WORDS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Messages of a session, from one number to another, and the text that stands for them."""
+    """Messages of a session, from one number to another, and the text that replaces them."""
 
     first: int
     upto: int
@@ -71,7 +71,7 @@ class Runtime:
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     compactions: tuple[Compaction, ...] = ()
     steps: str = ""
-    """Of the turn that runs: what stands for its earlier steps. Never stored."""
+    """Of the running turn: what replaces its earlier steps. Never stored."""
 
     @staticmethod
     def of(kept: Mapping[str, Any]) -> "Runtime":
@@ -88,7 +88,7 @@ class Runtime:
 
     @property
     def folded(self) -> int:
-        """The last message that a summary stands for."""
+        """The last message that a summary covers."""
         return self.compactions[-1].upto if self.compactions else 0
 
     @property
@@ -137,9 +137,8 @@ FIELDS: Mapping[str, type] = {
 CHANGES, DECISIONS = ("added", "replaces", "removed", "again", THIS_TURN), get_args(SegmentDecision)
 COMPACTED = Phrase("reason.compacted")
 FOLDED = Phrase("reason.steps_folded")
-FORGOTTEN, EDITED, REPLACED = (
-    Phrase("reason.memory_forgotten"), Phrase("reason.memory_edited"), Phrase("reason.memory_replaced"),
-)  # fmt: skip
+FORGOTTEN, EDITED = Phrase("reason.memory_forgotten"), Phrase("reason.memory_edited")
+REPLACED = Phrase("reason.memory_replaced")
 MANY = Phrase("reason.many_memories_changed")
 OFF = Phrase("reason.layer_off")
 PROFILE, SESSION = Phrase("reason.profile_changed"), Phrase("reason.session_changed")
@@ -160,7 +159,7 @@ class StoredLedger:
 
 
 async def read_stored_ledger(rows: Messages, memories: Memories | None, turn: Turn) -> StoredLedger:
-    kept = _sound(turn.session.runtime.get(KEY) or {}, turn.owner)
+    kept = _check_stored(turn.session.runtime.get(KEY) or {}, turn.owner)
     change, changed = int(kept.get("change", 0)), list[Memory]()
     if memories and kept:
         changed = list(await memories.changes(turn.owner, after=change, limit=MAX_CHANGES))
@@ -173,7 +172,7 @@ async def read_stored_ledger(rows: Messages, memories: Memories | None, turn: Tu
 
 
 async def _gone(rows: Messages, owner: str, kept: Mapping[str, Any]) -> Mapping[Key, Phrase]:
-    """Summaries and collected answers that are no longer there; those that only others push out may stay."""
+    """Summaries and collected answers that are no longer there; those that are only displaced by others may stay."""
     places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _rows(kept) if row[1] in GONE}
     if not places:
         return {}
@@ -203,9 +202,16 @@ class TurnRequests:
         """The last request of this turn that the model has seen, and the chat it was made of."""
 
     def context(
-        self, turn: Turn, layers: Sequence[Layer], chat: Chat, since: Sequence[Message], *, tools: Sequence[AnyTool],
-        repeat: Sequence[Layer], skipped: Mapping[str, Phrase],
-    ) -> Context:  # fmt: skip
+        self,
+        turn: Turn,
+        layers: Sequence[Layer],
+        chat: Chat,
+        since: Sequence[Message],
+        *,
+        tools: Sequence[AnyTool],
+        repeat: Sequence[Layer],
+        skipped: Mapping[str, Phrase],
+    ) -> Context:
         """The next request; `since` is what the turn has added so far."""
         layers, steps = apart(layers), str(turn.session.runtime.get("steps", ""))
         ledger = self._ledger
@@ -240,11 +246,17 @@ class TurnRequests:
             return {"epoch": snapshot.epoch, "lost": LOST.to_json(), "change": self._past.change}, {}
         told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.updates.items()}
         kept = {
-            "epoch": snapshot.epoch, "reason": snapshot.reason.to_json(), "change": self._past.change,
-            "start": seqs[snapshot.start], "size": snapshot.size, "digest": snapshot.digest, "tools": snapshot.tools,
-            "form": snapshot.form, "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
+            "epoch": snapshot.epoch,
+            "reason": snapshot.reason.to_json(),
+            "change": self._past.change,
+            "start": seqs[snapshot.start],
+            "size": snapshot.size,
+            "digest": snapshot.digest,
+            "tools": snapshot.tools,
+            "form": snapshot.form,
+            "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
             "told": told,
-        }  # fmt: skip
+        }
         layers = [one.layer for one in snapshot.head] + [
             one.layer for said in snapshot.updates.values() for one in said
         ]
@@ -298,9 +310,9 @@ class TurnRequests:
         return None
 
 
-def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
-    """What is kept, where it has the form that it was written in; else only that it is lost. It lay in a store, and may
-    have come from a file."""
+def _check_stored(kept: Any, owner: str) -> Mapping[str, Any]:
+    """What is stored, where it has the form that it was written in; else only that it is lost. A store may have come
+    from a file."""
     found = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {"": kept}
     lost = {"epoch": found["epoch"] if _typed(found, {"epoch": int}) else 1, "lost": LOST.to_json(), "change": 0}
     if not found:
@@ -339,7 +351,7 @@ def _is_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
 
 
 def apart(layers: Sequence[Layer]) -> list[Layer]:
-    """Layers that can be told apart: of several of one name and source each has a number."""
+    """Layers with distinct keys: of several of one name and source each gets a number."""
     count: dict[tuple[str, str], int] = {}
     found: list[Layer] = []
     for layer in layers:
@@ -373,14 +385,19 @@ def _snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | P
     if any(name not in past.texts for name in _names(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
         return LOST
     return LedgerSnapshot(
-        kept["epoch"], Phrase.from_json(kept["reason"]),
+        kept["epoch"],
+        Phrase.from_json(kept["reason"]),
         tuple(Fitted(layer, change, reason) for change, layer, reason in _layers(kept["head"], past.texts)),
         {
             at[int(seq)]: tuple(LayerUpdate(*one) for one in _layers(rows, past.texts))
             for seq, rows in kept["told"].items()
         },
-        at[kept["start"]], kept["size"], kept["tools"], kept["form"], kept["digest"],
-    )  # fmt: skip
+        at[kept["start"]],
+        kept["size"],
+        kept["tools"],
+        kept["form"],
+        kept["digest"],
+    )
 
 
 def _layers(rows: Sequence[Sequence[Any]], texts: Mapping[str, str]) -> list[tuple[Any, Layer, Phrase]]:
