@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.text.terms import is_paired, terms
+from lamina.text.terms import is_paired, split_terms
 
 Floats = NDArray[np.float32]
 
@@ -53,7 +53,7 @@ class User:
 
 
 def _read(text: str, pairs: bool) -> list[str]:
-    return [term for term in terms(text) if not (pairs and len(term) == 1 and is_paired(term))]
+    return [term for term in split_terms(text) if not (pairs and len(term) == 1 and is_paired(term))]
 
 
 @lru_cache(40_000)  # in noise the same texts return hundreds of times

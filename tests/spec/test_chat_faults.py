@@ -14,7 +14,7 @@ from lamina.app.worker import Worker
 from lamina.assembly.budget import Budget, fit_layers
 from lamina.errors import InputError, LeaseError, MessageError, OwnerError
 from lamina.memory.recall import Recall
-from lamina.prompts.skills import read_skills
+from lamina.prompts.skills import check_skills
 from lamina.prompts.sources import SHARED
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import NewMemory, Template, Turn
@@ -317,8 +317,10 @@ async def test_M5_with_memory_off_nothing_is_even_asked_for(store: Store) -> Non
 def test_M6_a_head_with_aliases_or_objects_is_refused(tmp_path: Path, head: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "SKILL.md").write_text(f"---\n{head}\n---\ntext\n")
-    with pytest.raises(InputError, match="is not YAML"):
-        read_skills(tmp_path)
+    skills, (fault,) = check_skills(tmp_path)
+    assert skills == []
+    assert isinstance(fault, InputError)
+    assert "is not YAML" in fault.message
 
 
 def test_M7_a_skill_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_M7_a_skill_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "secret").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="'secret' is a link"):
-        read_skills(tmp_path / "root")
+        check_skills(tmp_path / "root")
 
 
 async def test_M8_searches_that_are_left_alone_do_not_meet_a_writer(store: Store) -> None:

@@ -17,7 +17,7 @@ import lamina
 from lamina import App
 from lamina.app.worker import Worker, jobs_of_turn
 from lamina.errors import InputError, LayerError, MessageError, OwnerError
-from lamina.prompts.skills import read_skills
+from lamina.prompts.skills import check_skills
 from lamina.prompts.sources import SHARED
 from lamina.prompts.templates import template_of
 from lamina.providers.anthropic import AnthropicProvider, translate_options
@@ -302,7 +302,7 @@ async def test_C5_a_skill_folder_is_named_and_its_text_comes_when_it_is_chosen(s
         encoding="utf-8",
     )
     app = app_on(store)
-    for template in read_skills(tmp_path):
+    for template in check_skills(tmp_path)[0]:
         await store.templates.put("ann", template)
     session = await app.new_session("ann")
     named = (await app.context("ann", session.session_id, "hi")).system

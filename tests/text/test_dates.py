@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.text.dates import spans
-from lamina.text.terms import normal
+from lamina.text.dates import find_day_spans
+from lamina.text.terms import normalize_text
 
 WEDNESDAY = date(2023, 5, 17)
 
 
 def told(text: str, at: date | None = WEDNESDAY) -> list[str]:
-    return [f"{first}+{(last - first).days}" for first, last in spans(normal(text), at)]
+    return [f"{first}+{(last - first).days}" for first, last in find_day_spans(normalize_text(text), at)]
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ DATED = st.sampled_from(WORDS.split(" "))
 @given(st.lists(DATED, max_size=8).map(" ".join) | st.lists(DATED, max_size=8).map("".join) | st.text(max_size=80))
 def test_every_span_ends_after_it_begins(text: str) -> None:
     for at in (None, WEDNESDAY, date.min, date.max):
-        for first, last in spans(normal(text), at):
+        for first, last in find_day_spans(normalize_text(text), at):
             assert last - first >= timedelta(days=1)

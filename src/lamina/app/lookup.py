@@ -21,9 +21,10 @@ from lamina.records import MAX_PHASE_CHARACTERS, Memory, Session, StoredMessage,
 from lamina.settings import Settings
 from lamina.store.admin import Kind
 from lamina.store.database import MAX_TITLE
-from lamina.store.messages import fold, query_words
+from lamina.store.messages import query_words
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
+from lamina.text.terms import normalize_text
 from lamina.text.unicode import hidden_characters, is_unicode
 from lamina.types import Context
 
@@ -125,7 +126,7 @@ async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
 
 def hits(piece: str, query: str) -> list[tuple[int, int]]:
     """The positions of the words of a query in a piece of text, in order and without overlaps."""
-    folded = "".join(small if len(small := fold(c)) == 1 else c for c in piece)
+    folded = "".join(small if len(small := normalize_text(c)) == 1 else c for c in piece)
     places: set[int] = set()
     for word in query_words(query):
         at = folded.find(word)

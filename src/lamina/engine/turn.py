@@ -727,7 +727,7 @@ class Engine:
         trace = await run_apart(state.size, state.write_trace)
         texts = {**trace.texts, **state.injected_texts}
         runtime = state.runtime.to_dict()
-        if state.requests and (kept := state.requests.snapshot_row(state.turn)):
+        if state.requests and (kept := state.requests.to_row(state.turn)):
             runtime, texts = {**runtime, LEDGER: kept[0]}, {**texts, **kept[1]}
         answer: Message = {"role": "assistant", "content": state.answer_text}
         handed = state.caller_calls if final == "complete" else ()

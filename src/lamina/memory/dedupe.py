@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from lamina.memory.frames import Frame, frame_of
 from lamina.memory.sentences import CJK, fold, is_chinese, listed
-from lamina.text.terms import numeral
+from lamina.text.terms import read_numeral
 from lamina.types import Fact
 
 Action = Literal["add", "skip", "supersede"]
@@ -91,7 +91,7 @@ def canon(text: str) -> Canon:
     if re.search(f"[{CJK}]", low):
         low = _CHINESE_FILLER.sub("", _NO_NOT.sub(lambda found: found[0].translate(_KEPT), low))
         low, negations = _CHINESE_NOT.subn("", low)
-        low = _NUMERALS.sub(lambda found: str(numeral(found[0])), low)
+        low = _NUMERALS.sub(lambda found: str(read_numeral(found[0])), low)
     words: list[str] = []
     for word in _TOKEN.findall(low):
         if word in ("not", "no"):

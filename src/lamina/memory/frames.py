@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from lamina.memory.sentences import fold, is_chinese, listed
-from lamina.text.terms import numeral
+from lamina.text.terms import read_numeral
 
 
 class Frame(NamedTuple):
@@ -326,7 +326,7 @@ def _chinese(text: str) -> Frame | None:
         text,
     )
     if age and "岁" in text:
-        return Frame((_whose(age[1]), "age"), (str(numeral(age[2])),), dated=dated)
+        return Frame((_whose(age[1]), "age"), (str(read_numeral(age[2])),), dated=dated)
     timed = dated or bool(re.search("上个?月|上周|去年|昨天", text))
     plain = _SOFT_CHINESE.sub("", text).rstrip("了啦的呢啊哦呀吧")
     for pattern, read in _CHINESE:
@@ -513,7 +513,7 @@ def _by_count(text: str, said: date) -> date | None:
             count = int(match[1]) if match[1].isdigit() else _COUNTS[match[1]]
             return said + timedelta(sign * count * (7 if match[2] == "week" else 1))
     found = re.search(rf"{_NUMERAL}(天|日|周|个?星期|个?礼拜)(?:之|以)?(前|后)", text)
-    if found and (count := numeral(found[1])) is not None:
+    if found and (count := read_numeral(found[1])) is not None:
         return said + timedelta((1 if found[3] == "后" else -1) * count * (1 if found[2] in "天日" else 7))
     return None
 
@@ -529,7 +529,7 @@ def _by_date(text: str, said: date) -> date | None:
     elif found := re.search(
         r"([0-9]{1,2}|[一二三四五六七八九十]{1,2})月([0-9]{1,2}|[一二三四五六七八九十]{1,3})[日号]", text
     ):
-        month, day = numeral(found[1]) or 0, numeral(found[2]) or 0
+        month, day = read_numeral(found[1]) or 0, read_numeral(found[2]) or 0
     if not month:
         return None
     year = 1 if re.search(r"明年|next year", text) else -1 if re.search(r"去年|last year", text) else 0

@@ -30,9 +30,9 @@ from lamina.memory.ranking import (
     query_weights,
 )
 from lamina.records import IndexRow
-from lamina.text.dates import spans
+from lamina.text.dates import find_day_spans
 from lamina.text.messages import Phrase
-from lamina.text.terms import LEAST_WEIGHT, is_paired, normal, terms, weight
+from lamina.text.terms import LEAST_WEIGHT, is_paired, normalize_text, split_terms, term_weight
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -95,13 +95,13 @@ class Hit:
 
 def index_row(entry: IndexEntry, vector: Sequence[float] | Floats | None = None, model: str = "") -> IndexRow:
     """An entry, packed. The same entry gives the same bytes everywhere."""
-    text = normal(entry.text)
-    own, said_by = Counter(terms(text)), Counter(terms(entry.speaker))
-    length = sum(count * weight(term) for term, count in own.items())
+    text = normalize_text(entry.text)
+    own, said_by = Counter(split_terms(text)), Counter(split_terms(entry.speaker))
+    length = sum(count * term_weight(term) for term, count in own.items())
     asks = "?" in text
-    voice = zlib.crc32(normal(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
+    voice = zlib.crc32(normalize_text(entry.speaker).encode("utf-8", "surrogatepass")) % 255 + 1 if entry.speaker else 0
     header = min(round(length * _LENGTH_UNIT), 0xFFFFFFFF) << 16 | voice << 8 | asks
-    found = spans(text[:_DATED_CHARACTERS], entry.said or entry.day)[:_MAX_MENTIONS]
+    found = find_day_spans(text[:_DATED_CHARACTERS], entry.said or entry.day)[:_MAX_MENTIONS]
     mentions = np.array([(a.toordinal(), b.toordinal()) for a, b in found], dtype="<i4")
     return IndexRow(
         entry.memory_id,
@@ -163,7 +163,7 @@ def hash_of(term: str) -> int:
 
 def pack_terms(header: int, own: Counter[str], said_by: Counter[str]) -> bytes:
     records = sorted(
-        hash_of(term) << 24 | round(weight(term) * 255) << 16 | min(own[term], 255) << 8 | min(said_by[term], 255)
+        hash_of(term) << 24 | round(term_weight(term) * 255) << 16 | min(own[term], 255) << 8 | min(said_by[term], 255)
         for term in own.keys() | said_by.keys()
     )
     return np.array([header, *records], dtype="<u8").tobytes()
@@ -399,7 +399,7 @@ class Index:
         said = found.said & (at[found.key] >= 0)
         near[at[found.key[said]], found.row[said]] += SPEAKER_WEIGHT
         near /= near + np.float32(SATURATION)
-        telling = np.array([weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
+        telling = np.array([term_weight(name) > LEAST_WEIGHT for name in names], np.bool_)[keep]
         if telling.any():  # of a question of nothing but stop characters they are all there is
             near *= (near[telling] > 0).any(axis=0)
         return (says[:, keep] @ near).astype(np.float32), says[:, keep].sum(axis=1).astype(np.float32)

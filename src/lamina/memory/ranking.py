@@ -12,8 +12,8 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.text.dates import DaySpan, spans
-from lamina.text.terms import normal, terms, weight
+from lamina.text.dates import DaySpan, find_day_spans
+from lamina.text.terms import normalize_text, split_terms, term_weight
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -116,17 +116,17 @@ def query_weights(query: Query) -> list[dict[str, float]]:
     whole = _weights(query.text)
     share = CONTEXT_WEIGHT
     for turn in reversed(_context_turns(query.text, query.context)[-CONTEXT_TURNS:]):
-        said = set(terms(turn))
-        says = sum(weight(term) for term in said)
+        said = set(split_terms(turn))
+        says = sum(term_weight(term) for term in said)
         here = share * min(1.0, (CONTEXT_LENGTH / says) ** CONTEXT_DAMP) if says else 0.0
         for term in said:
-            whole[term] = max(whole.get(term, 0.0), here * weight(term))
+            whole[term] = max(whole.get(term, 0.0), here * term_weight(term))
         share *= CONTEXT_DECAY
     return [dict(sorted(whole.items())), *(_weights(part) for part in sentences(query.text))]
 
 
 def _weights(text: str) -> dict[str, float]:
-    return {term: weight(term) * (1 + 0.3 * log(n)) for term, n in Counter(terms(text)).items()}
+    return {term: term_weight(term) * (1 + 0.3 * log(n)) for term, n in Counter(split_terms(text)).items()}
 
 
 def fuse(query: Query, evidence: Evidence) -> Fused:
@@ -134,7 +134,7 @@ def fuse(query: Query, evidence: Evidence) -> Fused:
     words, covered = _score_words(query, evidence)
     share = min(max(MEANING / covered if covered > 0 else MOST_MEANING, LEAST_MEANING), MOST_MEANING)
     meaning = _score_meaning(query, evidence)
-    asked = spans(normal(query.text), query.today)
+    asked = find_day_spans(normalize_text(query.text), query.today)
     day = _score_days(asked, evidence)
     score = words * (1 + day) + np.float32(share) * meaning * (1 + day / 2)
     age = _age(query, asked, evidence)
@@ -149,7 +149,7 @@ def fuse(query: Query, evidence: Evidence) -> Fused:
 
 def continues_work(query: Query) -> bool:
     """Whether the words go on with something under way rather than ask for something past."""
-    return _CONTINUING.search(normal(query.text)) is not None
+    return _CONTINUING.search(normalize_text(query.text)) is not None
 
 
 def drop_below_floor(score: Floats) -> Floats:

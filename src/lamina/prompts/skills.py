@@ -24,36 +24,23 @@ NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_NAME, MAX_DESCRIPTION, MAX_SKILLS = 64, 1_024, 1_000
 
 
-def read_skills(folder: AnyPath, approvals: Approvals | None = None) -> list[Template]:
-    """The skill of a folder, or of each folder in it; the first fault stops it."""
-    return [read_skill(path, approvals) for path in _list_folders(folder)]
-
-
 def check_skills(folder: AnyPath, approvals: Approvals | None = None) -> tuple[list[Template], list[LaminaError]]:
-    """The same, and everything that is wrong."""
-    found: list[Template] = []
+    """The skill of a folder, or of each folder in it, and everything that is wrong with the others."""
+    skills: list[Template] = []
     faults: list[LaminaError] = []
     for path in _list_folders(folder):
-        wrong = _find_faults(path, approvals)
+        try:
+            name, file = _read_file(path, approvals)
+            head, body = _split_head(file.text, f"{name}/{FILE}")
+        except LaminaError as error:
+            faults.append(error)
+            continue
+        fields, wrong = _read_head(head, name)
         faults += wrong
-        found += [] if wrong else [read_skill(path, approvals)]
-    return found, faults
-
-
-def read_skill(folder: str, approvals: Approvals | None = None) -> Template:
-    """One skill; what is wrong with it is named with its place."""
-    name, file = _read_file(folder, approvals)
-    where = f"{name}/{FILE}"
-    head, body = _split_head(file.text, where)
-    return Template(
-        template_id=f"{ON_DEMAND}{_read_name(head, name, where)}",
-        name=_read_name(head, name, where),
-        content=body,
-        is_skill=True,
-        supported_apps=_read_apps(head, where),
-        description=_read_description(head, where),
-        source=f"{ON_DEMAND}{name}@{file.hash[:12]}",
-    )
+        if not wrong:
+            source = f"{ON_DEMAND}{name}@{file.hash[:12]}"
+            skills.append(Template(f"{ON_DEMAND}{name}", content=body, is_skill=True, source=source, **fields))
+    return skills, faults
 
 
 def _list_folders(folder: AnyPath) -> list[str]:
@@ -94,21 +81,20 @@ def _read_file(folder: str, approvals: Approvals | None) -> tuple[str, FileText]
     return name, file
 
 
-def _find_faults(folder: str, approvals: Approvals | None) -> list[LaminaError]:
-    try:
-        name, file = _read_file(folder, approvals)
-        where = f"{name}/{FILE}"
-        head, _ = _split_head(file.text, where)
-    except LaminaError as error:
-        return [error]
+def _read_head(head: Mapping[str, Any], folder: str) -> tuple[dict[str, Any], list[LaminaError]]:
+    """The fields of a template that the head gives, or what is wrong with each of them."""
+    fields: dict[str, Any] = {}
     faults: list[LaminaError] = []
-    checks = (partial(_read_name, head, name), partial(_read_description, head), partial(_read_apps, head))
-    for check in checks:
+    for field, read in (
+        ("name", partial(_read_name, head, folder)),
+        ("description", partial(_read_description, head)),
+        ("supported_apps", partial(_read_apps, head)),
+    ):
         try:
-            check(where)
+            fields[field] = read(f"{folder}/{FILE}")
         except LaminaError as error:
             faults.append(error)
-    return faults
+    return fields, faults
 
 
 class _Plain(yaml.SafeLoader):

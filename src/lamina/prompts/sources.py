@@ -29,19 +29,6 @@ SourceFunction = Callable[[Turn], SourceAnswer | Awaitable[SourceAnswer]]
 Services = Callable[[str], MemoryService]
 
 
-class FixedSource:
-    """Layers that are the same on every turn."""
-
-    optional = False
-
-    def __init__(self, *layers: Layer) -> None:
-        self.name = layers[0].name if layers else ""
-        self._layers = layers
-
-    async def layers(self, turn: Turn, /) -> Sequence[Layer]:
-        return self._layers
-
-
 class ScenarioSource:
     """[1]: the scenario's prompt and the skills for the host, the operator's and the owner's own."""
 
@@ -191,7 +178,7 @@ class FunctionSource:
         if layer not in LAYERS:
             raise LayerError("source.unknown_layer", name=format_value(layer), known=LAYERS)
         self.name, self.optional = layer, optional
-        self.called = self._called = called
+        self._called = called
         self._function = function
         self._trust: Trust = trust
 

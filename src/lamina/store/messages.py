@@ -4,7 +4,6 @@ What a message may be is decided here; what a model gets of it is not.
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
@@ -15,6 +14,7 @@ from lamina.store.database import Clock, Database, Row, Steps, count_on, dump, i
 from lamina.store.shapes import PLAIN, damaged_row, is_note, read_json_text, read_row
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
+from lamina.text.terms import normalize_text
 from lamina.text.unicode import is_unicode
 from lamina.types import AnyMessage, OutcomeState, ToolOutput
 
@@ -42,14 +42,10 @@ Placed = tuple[int, AnyMessage, MessageState, int]
 # Words
 
 
-def fold(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
-
-
 def words(text: str) -> list[str]:
     """The distinct words of a text, sorted: what an index keeps."""
     found: set[str] = set()
-    for run in _RUN.finditer(fold(text[:MAX_TEXT])):
+    for run in _RUN.finditer(normalize_text(text[:MAX_TEXT])):
         cjk, word = run.groups()
         if cjk:
             found.update(cjk)
@@ -62,7 +58,7 @@ def words(text: str) -> list[str]:
 def query_words(text: str) -> list[str]:
     """The words that a message must all have; pairs of CJK characters where there are two, in the order written."""
     found: dict[str, None] = {}
-    for run in _RUN.finditer(fold(text[:MAX_TEXT])):
+    for run in _RUN.finditer(normalize_text(text[:MAX_TEXT])):
         cjk, word = run.groups()
         if cjk and len(cjk) > 1:
             found |= dict.fromkeys(cjk[at : at + 2] for at in range(len(cjk) - 1))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 
-from lamina.text.terms import numeral
+from lamina.text.terms import read_numeral
 
 DaySpan = tuple[date, date]
 """From the first day to the day after the last one."""
@@ -92,7 +92,7 @@ _CHINESE_HINT = re.compile(r"(?:19|20)\d\d|[年月周天日晚早]|星期|礼拜
 """Cheap to search: a text without any of it says nothing about days."""
 
 
-def spans(text: str, at: date | None = None) -> list[DaySpan]:
+def find_day_spans(text: str, at: date | None = None) -> list[DaySpan]:
     """The days, weeks, months and years that a casefolded text names; relative ones only when `at` is given."""
     found = list(_ENGLISH.finditer(text)) if _ENGLISH_HINT.search(text) else []
     if not text.isascii() and _CHINESE_HINT.search(text):
@@ -105,11 +105,6 @@ def _span(found: re.Match[str], at: date | None) -> DaySpan | None:
         return _READERS[found.lastgroup or ""](found, at)
     except (ValueError, OverflowError):  # 31 February, the year 0
         return None
-
-
-def _day(year: int, month: int, day: int) -> DaySpan:
-    first = date(year, month, day)
-    return first, first + timedelta(days=1)
 
 
 def _month(year: int, month: int) -> DaySpan:
@@ -136,11 +131,11 @@ def _named(year: str | None, month: int, day: str | None, at: date | None) -> Da
         chosen = min((at.year - 1, at.year, at.year + 1), key=lambda y: abs((date(y, month, 15) - at).days))
     else:
         chosen = int(year) if year else 1
-    return _day(chosen, month, int(day)) if day else _month(chosen, month)
+    return _days(date(chosen, month, int(day))) if day else _month(chosen, month)
 
 
 def _number(text: str) -> int:
-    found = _COUNTS.get(text, numeral(text))
+    found = _COUNTS.get(text, read_numeral(text))
     if found is None:
         raise ValueError(text)
     return found
@@ -180,10 +175,6 @@ def _shifted(at: date, word: str, unit: str) -> DaySpan:
 
 def _season(year: int, month: int) -> DaySpan:
     return _month(year, month)[0], _month(year, month + 2)[1]
-
-
-def _iso(m: re.Match[str], _at: date | None) -> DaySpan:
-    return _named(m["iy"], int(m["im"]), m["id"], None)
 
 
 def _english(m: re.Match[str], at: date | None) -> DaySpan | None:
@@ -233,7 +224,7 @@ def _relative(read: Callable[[re.Match[str], date], DaySpan]) -> Callable[[re.Ma
 
 
 _READERS: dict[str, Callable[[re.Match[str], date | None], DaySpan | None]] = {
-    "iso": _iso,
+    "iso": lambda m, _at: _named(m["iy"], int(m["im"]), m["id"], None),
     "english": _english,
     "british": lambda m, at: _named(m["by"], _MONTHS[m["bm"]], m["bd"], at),
     "chinese": _chinese,

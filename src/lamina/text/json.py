@@ -59,8 +59,8 @@ def write_json(value: object, default: Default = None) -> str:
 
 def json_pieces(value: object, size: int = MAX_LOOP_SIZE, default: Default = None) -> Iterator[str]:
     """The same in pieces; no step takes more than so many characters."""
-    if size_of(value, size) <= size:
-        yield json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=default)
+    if size_of(value, size) <= size or not isinstance(value, str | Mapping | list | tuple):
+        yield _dump(value, default)
     elif isinstance(value, str):
         yield '"'
         yield from (encode_basestring(piece)[1:-1] for piece in slices(value, size))
@@ -72,10 +72,8 @@ def json_pieces(value: object, size: int = MAX_LOOP_SIZE, default: Default = Non
             yield ":"
             yield from json_pieces(each, size, default)
         yield "}"
-    elif isinstance(value, list | tuple):
-        yield from _list_pieces(cast("list[object]", value), size, default)
     else:
-        yield json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=default)
+        yield from _list_pieces(cast("list[object]", value), size, default)
 
 
 def _list_pieces(values: "Iterable[object]", size: int, default: Default) -> Iterator[str]:
@@ -84,7 +82,7 @@ def _list_pieces(values: "Iterable[object]", size: int, default: Default) -> Ite
     for each in values:
         taken = size_of(each, size)
         if some and taken > room:
-            yield f"{sign}{_inner(some, default)}"
+            yield f"{sign}{_dump(some, default)[1:-1]}"
             some, room, sign = [], size, ","
         if taken > size:
             yield sign
@@ -93,11 +91,11 @@ def _list_pieces(values: "Iterable[object]", size: int, default: Default) -> Ite
         else:
             some.append(each)
             room -= taken
-    yield f"{sign}{_inner(some, default)}]" if some else "]"
+    yield f"{sign}{_dump(some, default)[1:-1]}]" if some else "]"
 
 
-def _inner(values: list[object], default: Default) -> str:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=default)[1:-1]
+def _dump(value: object, default: Default) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=default)
 
 
 def read_json(text: str) -> Any:
@@ -111,11 +109,6 @@ class AmbiguousJsonError(ValueError):
     def __init__(self, code: str, **values: Value) -> None:
         super().__init__(code)
         self.phrase = Phrase(code, **values)
-
-
-def read_strict_json(text: str) -> Any:
-    """As `json.loads` reads it, without constants such as NaN, numbers that no float holds, and names given twice."""
-    return _decode_strictly(text)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -137,9 +130,10 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_decode_strictly = json.JSONDecoder(
+read_strict_json: Callable[[str], Any] = json.JSONDecoder(
     object_pairs_hook=_refuse_repeated_names, parse_constant=_refuse_constant, parse_float=_read_finite
 ).decode
+"""As `json.loads` reads it, without constants such as NaN, numbers that no float holds, and names given twice."""
 
 
 class JsonReader:

@@ -149,7 +149,7 @@ def _plain(word: str) -> str:
     return word
 
 
-def numeral(text: str) -> int | None:
+def read_numeral(text: str) -> int | None:
     """Digits or a Chinese numeral as a number: 三千 → 3000, 二十三 → 23, 二〇二三 → 2023; None for anything else."""
     if text.isascii() and text.isdigit():
         return int(text)
@@ -168,14 +168,14 @@ def numeral(text: str) -> int | None:
     return total + section + digit
 
 
-def normal(text: str) -> str:
+def normalize_text(text: str) -> str:
     """One form for one text: NFKC, casefolded."""
     return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
 
 
-def terms(text: str) -> list[str]:
+def split_terms(text: str) -> list[str]:
     """The index terms of a text in order, with repetitions."""
-    text = normal(text)
+    text = normalize_text(text)
     if text.isascii():
         return [_word(token) for token in _ASCII.findall(text)]
     found: list[str] = []
@@ -184,7 +184,7 @@ def terms(text: str) -> list[str]:
             found.extend(run)
             found.extend(map("".join, pairwise(run)))
             if _NUMERAL.search(run):
-                found.extend(str(n) for m in _NUMERAL.findall(run) if (n := numeral(m)) is not None)
+                found.extend(str(n) for m in _NUMERAL.findall(run) if (n := read_numeral(m)) is not None)
         else:
             found.append(_word(number or word))
     return found
@@ -214,7 +214,7 @@ LEAST_WEIGHT = 0.05
 
 
 @lru_cache(maxsize=65536)
-def weight(term: str) -> float:
+def term_weight(term: str) -> float:
     """How much a term says by its form alone, from 0.05 to 1; how rare it is comes on top, from the index."""
     if _PAIRED.match(term):
         stops = sum(c in STOP_CHARACTERS for c in term)

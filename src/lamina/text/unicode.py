@@ -129,7 +129,7 @@ def visible(text: str, keep: str = "") -> str:
     """The text as people may approve it: what is not plainly seen is escaped, honest or not, but for `keep`."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(each if each in keep or _is_plain(each) else _escaped(each) for each in text)
+    return "".join(each if each in keep else _escape_unseen(each) for each in text)
 
 
 def is_unseen(char: str) -> bool:
@@ -166,12 +166,9 @@ def _escaped_in_command(char: str, before: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
-def _is_plain(char: str) -> bool:
-    return char.isprintable() and not ANY.match(char)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+def _escape_unseen(char: str) -> str:
+    plain = char.isprintable() and not ANY.match(char)
+    return char if plain else char.encode("unicode_escape").decode()
 
 
 def _in_line(line: str) -> Iterator[int]:
