@@ -244,7 +244,7 @@ class TurnRequests:
         seqs = dict(enumerate([*message_numbers(chat.rows), turn.before or 0]))
         if snapshot.start not in seqs or not all(place in seqs for place in snapshot.updates):
             return {"epoch": snapshot.epoch, "lost": LOST.to_json(), "change": self._past.change}, {}
-                kept = {
+        kept = {
             "epoch": snapshot.epoch,
             "reason": snapshot.reason.to_json(),
             "change": self._past.change,
@@ -380,7 +380,8 @@ def _read_snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapsho
         return COMPACTED
     at = {seq: place for place, seq in enumerate(message_numbers(chat.rows)) if seq}
     seqs = [int(seq) for seq in kept["told"]]
-    if any(name not in past.texts for name in _text_hashes(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
+    has_texts = all(name in past.texts for name in _text_hashes(kept))
+    if not has_texts or any(seq not in at for seq in (kept["start"], *seqs)):
         return LOST
     return LedgerSnapshot(
         kept["epoch"],
