@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from lamina.app.config import (
     IDENTITY,
@@ -29,6 +29,7 @@ from lamina.app.lookup import add_templates, import_templates
 from lamina.app.session import SessionHandle
 from lamina.app.worker import Worker, end_job, jobs_after_turn
 from lamina.assembly.history import check_message
+from lamina.assembly.request import Words
 from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
@@ -63,7 +64,7 @@ from lamina.records import (
     TurnRecord,
 )
 from lamina.settings import HOSTED, Settings, default_store, fill_places
-from lamina.store.database import clean
+from lamina.store.database import Clock, clean
 from lamina.store.lock import make_private_folder
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from lamina.memory.recall import Recall
 
 OFF = Phrase("reason.switched_off", setting="memory")
-Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
 """Those of every mode, or for each mode its own."""
 MAX_SINGLE_OWNERS = 10_000
@@ -288,7 +288,7 @@ class App:
         self,
         owner: str,
         session_id: str,
-        user: str | Sequence[Mapping[str, Any]],
+        user: Words,
         *,
         key: str = "",
         ask: Ask | None = None,
@@ -309,7 +309,7 @@ class App:
         self,
         owner: str,
         session_id: str,
-        user: str | Sequence[Mapping[str, Any]],
+        user: Words,
         *,
         key: str = "",
         ask: Ask | None = None,
@@ -456,9 +456,7 @@ class App:
         """Mark exactly this answer (C9)."""
         await self.store.messages.collect(owner, message_id, on)
 
-    async def turn(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
-    ) -> Turn:
+    async def turn(self, owner: str, session_id: str, user: Words, **options: Unpack[TurnOptions]) -> Turn:
         """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
         if session_id == REQUESTS:
@@ -490,7 +488,7 @@ class App:
         self,
         owner: str,
         session_id: str,
-        user: str | Sequence[Mapping[str, Any]],
+        user: Words,
         answer: str,
         *,
         context: Context | None = None,
@@ -512,9 +510,7 @@ class App:
             jobs=self._jobs,
         )
 
-    async def context(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
-    ) -> Context:
+    async def context(self, owner: str, session_id: str, user: Words, **options: Unpack[TurnOptions]) -> Context:
         """What the model would see if this were said now. Nothing is sent and nothing changes."""
         return await self.builder.build(await self.turn(owner, session_id, user, **options))
 

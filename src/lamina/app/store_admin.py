@@ -55,7 +55,7 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 STDIO = "-"
 
 
-class Target(Protocol):
+class LineWriter(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
@@ -120,7 +120,7 @@ async def backup(store: Store, path: Path, step: Callable[[int, int], object]) -
     return path.stat().st_size, {problem.part for problem in problems}
 
 
-async def export(store: Store, owner: str | None, target: Target) -> int:
+async def export(store: Store, owner: str | None, target: LineWriter) -> int:
     """The rows of one owner or of all, a line each; returns how many, counted as an import counts them."""
     count = -1  # the first line is the header
     async for line in store.admin.export(owner):

@@ -29,7 +29,7 @@ ROW_SECONDS = 1.0
 """Seconds in which jobs of one owner and kind are done one after another before all are looked at again."""
 SHUTDOWN_GRACE_S = 5.0
 """Seconds that jobs get to end when the worker stops."""
-Handler = Callable[[Job], Awaitable[object]]
+JobHandler = Callable[[Job], Awaitable[object]]
 Report = Callable[[Job, str, str], object]
 """Told how each job ended: the job, `done`, `again` (later), `parked` or `lost` (to another worker), and the error."""
 
@@ -78,7 +78,7 @@ class Worker:
         """The turns that this process answers."""
         self._log = logging.getLogger("lamina.worker")
         self._ending = False
-        self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY_JOB: self._summarise}
+        self._handlers: Mapping[str, JobHandler] = {MEMORY: self._learn, SUMMARY_JOB: self._summarise}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; jobs that have begun are finished, within a limit. A slow job does not hold up the

@@ -30,7 +30,7 @@ HEADINGS: dict[str, dict[str, str]] = {
 }
 
 
-Kind = Literal["data", "layer"]
+FenceKind = Literal["data", "layer"]
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 MARK = re.compile(r"[a-z0-9]{4,32}")
 ATTRIBUTES = r'((?: [a-z][a-z0-9_]*="[^"\n]*")*)'
@@ -126,7 +126,7 @@ class Fence:
 
     text: str
     source: str
-    kind: Kind = "data"
+    kind: FenceKind = "data"
     attributes: tuple[tuple[str, str], ...] = ()
 
     def render(self, mark: str) -> str:
@@ -198,7 +198,7 @@ class Prompt:
         """Read the structure back; an error says where the text is not a rendered prompt."""
         _check_str(text, Phrase("place.rendered_prompt"))
         check_lang(lang)
-        return _Reader(text, check_mark(mark), lang).prompt()
+        return _PromptReader(text, check_mark(mark), lang).prompt()
 
 
 def check_mark(mark: str | None) -> str:
@@ -237,7 +237,7 @@ def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None)
 
 def split_updates(text: str, mark: str) -> tuple[tuple[Fence, ...], str]:
     """The updates in front of a user's words, and the words as the user wrote them."""
-    reader = _Reader(text, check_mark(mark), "en")
+    reader = _PromptReader(text, check_mark(mark), "en")
     found: list[Fence] = []
     while fence := reader.fence():
         found.append(fence)
@@ -300,7 +300,7 @@ def _read_attributes(text: str) -> tuple[tuple[str, str], ...]:
 _ATTRIBUTE = re.compile(r' ([a-z0-9_]+)="([^"\n]*)"')
 
 
-class _Reader:
+class _PromptReader:
     """Reads a rendered prompt from left to right. What is inside a fence is skipped, never looked at."""
 
     def __init__(self, text: str, mark: str, lang: Lang) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 from lamina.assembly.budget import Budget, Fitted
 from lamina.assembly.fences import Hint, system_hint
 from lamina.assembly.history import TOOL_NAME, Chat, message_numbers
-from lamina.assembly.ledger import LOST, Key, Ledger, LedgerSnapshot, is_known
+from lamina.assembly.ledger import LOST, LayerKey, Ledger, LedgerSnapshot, is_known
 from lamina.assembly.pieces import THIS_TURN, LayerUpdate, PromptStyle
 from lamina.assembly.tokens import Calibration
 from lamina.memory.service import Recalled, memory_layers
@@ -154,7 +154,7 @@ class StoredLedger:
     changed: Sequence[Memory] = ()
     change: int = 0
     """The number of the last change, read before any memory of this turn: what moves later counts for the next."""
-    gone: Mapping[Key, Phrase] = field(default_factory=dict[Key, Phrase])
+    gone: Mapping[LayerKey, Phrase] = field(default_factory=dict[LayerKey, Phrase])
     """What its owner removed in the meantime, and why it must not be sent again."""
 
 
@@ -171,7 +171,7 @@ async def read_stored_ledger(rows: Messages, memories: Memories | None, turn: Tu
     return StoredLedger(kept, texts, changed, change, await _find_removed(rows, turn.owner, kept))
 
 
-async def _find_removed(rows: Messages, owner: str, kept: Mapping[str, Any]) -> Mapping[Key, Phrase]:
+async def _find_removed(rows: Messages, owner: str, kept: Mapping[str, Any]) -> Mapping[LayerKey, Phrase]:
     """Summaries and collected answers that are no longer there; those that are only displaced by others may stay."""
     places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _layer_rows(kept) if row[1] in GONE}
     if not places:
