@@ -28,6 +28,7 @@ from lamina.engine.ledger_state import Runtime, StoredLedger, TurnRequests, read
 from lamina.errors import LaminaError, MessageError, NotFoundError
 from lamina.ports import Count, Source
 from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
+from lamina.prompts.sources import FunctionSource
 from lamina.records import Session, StoredMessage, Turn
 from lamina.store.memories import Memories
 from lamina.store.messages import Messages
@@ -170,7 +171,7 @@ class ContextBuilder:
             if isinstance(answer, BaseException):
                 if not source.optional or not isinstance(answer, Exception):
                     raise answer
-                called = getattr(source, "called", "")
+                called = source.called if isinstance(source, FunctionSource) else ""
                 skipped[f"{source.name}:{called}" if called else source.name] = _why(answer, self.settings.deadline)
             else:
                 layers += answer
