@@ -12,6 +12,7 @@ from functools import cache
 from lamina.assembly import ledger, request, window
 from lamina.assembly.budget import Budget, StartOn
 from lamina.assembly.fences import session_mark
+from lamina.assembly.history import check_message
 from lamina.assembly.pieces import PromptStyle
 from lamina.assembly.request import Words
 from lamina.assembly.tokens import estimate_message_tokens
@@ -23,6 +24,12 @@ from lamina.types import AnyMessage, AnyTool, Context, Form, Lang, Layer, Layout
 @cache
 def _process_secret() -> bytes:
     return os.urandom(16)
+
+
+def check_user(user: Words | None) -> None:
+    """Refuse what no provider would take; assembly itself trusts messages that its callers have checked."""
+    if user is not None:
+        check_message({"role": "user", "content": user}, "user")
 
 
 def new_mark() -> str:
@@ -54,6 +61,7 @@ def assemble(
     way; `skipped` are layers that are not there, and why; `older` counts messages that were not even read; `repeat` are
     layers that are sent in front of the user's words.
     """
+    check_user(user)
     # The mark is the same for all requests of an owner, so that a provider's cache holds.
     mark = session_mark(_process_secret(), str(owner or "")) if mark is None else mark
     return request.assemble(
@@ -113,3 +121,15 @@ class Ledger(ledger.Ledger):
         style = PromptStyle(new_mark() if mark is None else mark, owner, lang, form)
         limits = Budget(budget, count, shares, low_water, start_on)
         super().__init__(limits, style, layout=layout, history=history, older=older)
+
+    def prepare(
+        self,
+        layers: Sequence[Layer] = (),
+        *,
+        user: Words | None = None,
+        tools: Sequence[AnyTool] = (),
+        repeat: Sequence[Layer] = (),
+        skipped: Mapping[str, str | Phrase] | None = None,
+    ) -> Context:
+        check_user(user)
+        return super().prepare(layers, user=user, tools=tools, repeat=repeat, skipped=skipped)

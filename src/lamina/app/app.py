@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from lamina.app.config import (
     IDENTITY,
@@ -15,6 +15,7 @@ from lamina.app.config import (
     check_hidden,
     complete_with,
     counter,
+    embedder_of,
     file_layer,
     instruction_files,
     open_tools,
@@ -28,6 +29,7 @@ from lamina.app.lookup import add_templates, import_templates
 from lamina.app.session import SessionHandle
 from lamina.app.worker import Worker, end_job, jobs_after_turn
 from lamina.assembly.history import check_message
+from lamina.assembly.request import Words
 from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
@@ -62,7 +64,7 @@ from lamina.records import (
     TurnRecord,
 )
 from lamina.settings import HOSTED, Settings, default_store, fill_places
-from lamina.store.database import clean
+from lamina.store.database import Clock, clean
 from lamina.store.lock import make_private_folder
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
@@ -73,38 +75,28 @@ if TYPE_CHECKING:
     from lamina.memory.recall import Recall
 
 OFF = Phrase("reason.switched_off", setting="memory")
-Clock = Callable[[], float]
 Tools = ToolRegistry | Mapping[str, ToolRegistry]
 """Those of every mode, or for each mode its own."""
 MAX_SINGLE_OWNERS = 10_000
 LEASE_S, SHARED_LEASE_S = 60.0, 4.0
-"""Seconds after which a turn that nobody renews is ended: nobody else could, or another process may."""
+"""Seconds after which a turn whose lease is not renewed is ended: where this process is alone, and where it is not."""
 
 
 def _make_finder(store: Store, settings: Settings, embedder: Embedder | None, index: bool) -> "Recall | WithoutIndex":
     if not settings.memory or not index:
         return WithoutIndex(store.memories)
     try:
+        embedder = embedder_of(settings) if embedder is None else embedder
         from lamina.memory.recall import Recall  # noqa: PLC0415 -- numpy is an extra
-        from lamina.providers.embeddings import EndpointEmbedder, default_embedder  # noqa: PLC0415 -- the same
     except ModuleNotFoundError as error:
         raise SettingsError("memory.package_missing", package=error.name) from None
-    if embedder is None and settings.embedder == "embedded":
-        embedder = default_embedder()
-    elif embedder is None and settings.embedder != "none":
-        embedder = EndpointEmbedder(
-            settings.embedder,
-            model=settings.embedder_model,
-            dimension=settings.embedder_dimension,
-            key=settings.embedder_key or None,
-        )
     if embedder is not None and not all(hasattr(embedder, name) for name in ("name", "dimension", "embed")):
         raise SettingsError("embedder.not_one", value=format_value(embedder))
     return Recall(store.memories, embedder)
 
 
 def _check_principal(owner: str) -> None:
-    """Names that begin with @ are lamina's own: what is kept under them speaks to everybody."""
+    """Names that begin with @ are lamina's own: what is stored under them reaches every owner."""
     if owner.startswith("@"):
         raise OwnerError("owner.reserved", name=format_value(owner))
 
@@ -138,7 +130,7 @@ class _FileSource:
 
 
 async def _recover_turns(store: Store, settings: Settings) -> None:
-    """End what nobody answers any more. A damaged store is only read: what it can still show is shown."""
+    """End turns that no process answers any more. A damaged store is only read."""
     try:
         await store.turns.recover(everything=store.alone, jobs=jobs_after_turn(settings.memory))
         if store.alone:
@@ -151,9 +143,17 @@ class App:
     """The chats of many owners over one store. `async with App.open() as app: …`"""
 
     def __init__(
-        self, store: Store, settings: Settings, *, embedder: Embedder | None = None, complete: Complete | None = None,
-        tools: Tools | None = None, provider: Provider | None = None, clock: Clock = time.time, index: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        embedder: Embedder | None = None,
+        complete: Complete | None = None,
+        tools: Tools | None = None,
+        provider: Provider | None = None,
+        clock: Clock = time.time,
+        index: bool = True,
+    ) -> None:
         self.store, self.settings = store, settings
         self.has_tools = any(map(len, tools.values()) if isinstance(tools, Mapping) else [len(tools or ())])
         self._provider, self._engine = provider, None
@@ -164,17 +164,29 @@ class App:
         sources: list[Source] = [
             _FileSource("identity", Path(settings.identity) if settings.identity else IDENTITY, settings),
             *chat_sources(
-                store.templates, store.profile, store.messages, self.memory, missing=settings.missing_slots,
-                memories=settings.memories, collected=settings.collected, summaries=settings.summaries,
+                store.templates,
+                store.profile,
+                store.messages,
+                self.memory,
+                missing=settings.missing_slots,
+                memories=settings.memories,
+                collected=settings.collected,
+                summaries=settings.summaries,
             ),
-        ]  # fmt: skip
+        ]
         if settings.context:
             sources.append(_FileSource("context", Path(settings.context), settings))
         off = {} if settings.memory else dict.fromkeys(FROM_MEMORY, OFF)
         build = BuildSettings(
-            settings.budget, CachedCount(counter(settings.counter)), settings.form, settings.prompt_lang,
-            {**SHARES, **settings.shares}, settings.memory_deadline / 1_000, off, layout=settings.layout,
-        )  # fmt: skip
+            settings.budget,
+            CachedCount(counter(settings.counter)),
+            settings.form,
+            settings.prompt_lang,
+            {**SHARES, **settings.shares},
+            settings.memory_deadline / 1_000,
+            off,
+            layout=settings.layout,
+        )
         self.builder = ContextBuilder(
             sources, store.messages, settings=build, prompts=self._prompts, tools=tools, memories=store.memories
         )
@@ -185,10 +197,17 @@ class App:
     @staticmethod
     @asynccontextmanager
     async def open(
-        store: str | Path = "", *, settings: Settings | None = None, embedder: Embedder | None = None,
-        complete: Complete | None = None, tools: Tools | None = None, provider: Provider | None = None,
-        clock: Clock = time.time, work: bool = True, index: bool = True,
-    ) -> "AsyncGenerator[App, None]":  # fmt: skip
+        store: str | Path = "",
+        *,
+        settings: Settings | None = None,
+        embedder: Embedder | None = None,
+        complete: Complete | None = None,
+        tools: Tools | None = None,
+        provider: Provider | None = None,
+        clock: Clock = time.time,
+        work: bool = True,
+        index: bool = True,
+    ) -> "AsyncGenerator[App, None]":
         """Open the store that is named here or in the settings, and build everything on it. Without settings they are
         read, as `Settings.load()` does.
 
@@ -217,7 +236,7 @@ class App:
                 index=index,
             )
             if work:
-                await app.recall.warm()  # better now than while somebody waits for an answer
+                await app.recall.warm()  # better now than while a user waits for an answer
             stop = asyncio.Event()
             worker = asyncio.create_task(app.worker.run(stop)) if work else None
             try:
@@ -266,9 +285,15 @@ class App:
         return self._engine
 
     async def start(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
-        ask: Ask | None = None, **options: Unpack[TurnOptions],
-    ) -> TurnHandle:  # fmt: skip
+        self,
+        owner: str,
+        session_id: str,
+        user: Words,
+        *,
+        key: str = "",
+        ask: Ask | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> TurnHandle:
         """Say something in a session. Returns as soon as that is stored; the turn runs on without readers."""
         turn = await self.turn(owner, session_id, user, **options)
         try:
@@ -281,9 +306,15 @@ class App:
             return await self.start(owner, session_id, user, key=key, ask=ask, **options)
 
     async def run(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], *, key: str = "",
-        ask: Ask | None = None, **options: Unpack[TurnOptions],
-    ) -> AsyncGenerator[TurnEvent]:  # fmt: skip
+        self,
+        owner: str,
+        session_id: str,
+        user: Words,
+        *,
+        key: str = "",
+        ask: Ask | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> AsyncGenerator[TurnEvent]:
         """Say something in a session and read what comes. Leaving does not end the turn."""
         running = await self.start(owner, session_id, user, key=key, ask=ask, **options)
         async with aclosing(running.events()) as events:
@@ -425,9 +456,7 @@ class App:
         """Mark exactly this answer (C9)."""
         await self.store.messages.collect(owner, message_id, on)
 
-    async def turn(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
-    ) -> Turn:
+    async def turn(self, owner: str, session_id: str, user: Words, **options: Unpack[TurnOptions]) -> Turn:
         """A turn of a session as it is now; in that of single requests it brings its own history."""
         _check_principal(owner)
         if session_id == REQUESTS:
@@ -456,22 +485,32 @@ class App:
         return replace(made, runtime={})
 
     async def record(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], answer: str, *,
-        context: Context | None = None, key: str = "",
-    ) -> TurnRecord:  # fmt: skip
+        self,
+        owner: str,
+        session_id: str,
+        user: Words,
+        answer: str,
+        *,
+        context: Context | None = None,
+        key: str = "",
+    ) -> TurnRecord:
         """Store a turn that was answered elsewhere, by whatever SDK you use; what was said is learnt from."""
         _check_principal(owner)
         question = {"role": "user", "content": user if isinstance(user, str) else list(user)}
         check_message(question, "user")
         trace, texts = pack([context.receipt]) if context else ({}, {})
         return await self.store.turns.record(
-            owner, session_id, question, {"role": "assistant", "content": answer}, key=key, receipt=trace,
-            texts=texts, jobs=self._jobs,
-        )  # fmt: skip
+            owner,
+            session_id,
+            question,
+            {"role": "assistant", "content": answer},
+            key=key,
+            receipt=trace,
+            texts=texts,
+            jobs=self._jobs,
+        )
 
-    async def context(
-        self, owner: str, session_id: str, user: str | Sequence[Mapping[str, Any]], **options: Unpack[TurnOptions]
-    ) -> Context:
+    async def context(self, owner: str, session_id: str, user: Words, **options: Unpack[TurnOptions]) -> Context:
         """What the model would see if this were said now. Nothing is sent and nothing changes."""
         return await self.builder.build(await self.turn(owner, session_id, user, **options))
 

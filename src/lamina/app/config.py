@@ -29,7 +29,7 @@ from lamina.assembly.request import assemble, encode
 from lamina.assembly.tokens import estimate_message_tokens, estimate_tokens
 from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, format_value
 from lamina.portable import BINARY, HELD, NOFOLLOW, NONBLOCK, is_private, take_lock
-from lamina.ports import Complete, Count, Encode, Provider
+from lamina.ports import Complete, Count, Embedder, Encode, Provider
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.injection import InjectionSettings, InjectionState, SeenSource, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles, Loaded
@@ -347,9 +347,12 @@ def check_hidden(path: Path, settings: Settings) -> None:
     places = hidden_characters(text)
     if places and text_hash(text) not in Approvals(settings.approvals):
         raise InputError(
-            "file.hidden_characters", path=repr(str(path)), places=[str(place) for place in places[:5]],
-            folder=shlex.quote(str(path.parent)), name=shlex.quote(path.name),
-        )  # fmt: skip
+            "file.hidden_characters",
+            path=repr(str(path)),
+            places=[str(place) for place in places[:5]],
+            folder=shlex.quote(str(path.parent)),
+            name=shlex.quote(path.name),
+        )
 
 
 def read_text(path: Path, limit: int = MAX_LAYER_BYTES) -> str:
@@ -434,7 +437,7 @@ def parse_json(text: str, where: str | Phrase, hint: str = "file.messages_form")
 LOCAL_WINDOW_TOKENS, LOCAL_ANSWER_TOKENS = 8_192, 512
 """Of the embedded model: what it takes, and how much of that its answer may have."""
 ANSWER_TOKENS = 1_024
-"""Left free in the window for an answer whose length nobody limits."""
+"""Left free in the window for an answer without a limit."""
 BACKGROUND_ANSWER_TOKENS = 1_024
 
 
@@ -469,8 +472,20 @@ def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
         raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
 
 
+def embedder_of(settings: Settings) -> Embedder | None:
+    """The embedder that the settings name; None where they name none."""
+    if settings.embedder == "none":
+        return None
+    from lamina.providers.embeddings import EndpointEmbedder, default_embedder  # noqa: PLC0415 -- numpy is an extra
+
+    if settings.embedder == "embedded":
+        return default_embedder()
+    model, dimension, key = settings.embedder_model, settings.embedder_dimension, settings.embedder_key or None
+    return EndpointEmbedder(settings.embedder, model=model, dimension=dimension, key=key)
+
+
 def with_model(settings: Settings, model: str | None) -> Settings:
-    """The settings with another model, as somebody asks for it, or with their own: one that nobody has is refused."""
+    """The settings with the model that a user asks for, or with their own; an unknown one is refused."""
     named = settings.model if model is None else model
     if settings.provider in ("", "local"):
         _check_embedded_model(named)
@@ -573,10 +588,12 @@ def own_files(settings: Settings) -> list[Path]:
 def sandbox_of(settings: Settings) -> Sandbox:
     """How commands are held, with lamina's own files closed to them."""
     return Sandbox(
-        settings.bash_sandbox, settings.bash_network, tuple(map(str, own_files(settings))),
+        settings.bash_sandbox,
+        settings.bash_network,
+        tuple(map(str, own_files(settings))),
         tuple(filter(None, settings.bash_readable.split(":"))),
         Limits(memory_mb=settings.bash_memory, processes=settings.bash_processes),
-    )  # fmt: skip
+    )
 
 
 def instruction_paths(settings: Settings, root: Path) -> set[str]:
@@ -657,7 +674,7 @@ def loopback_token(settings: Settings) -> str:
 
 
 def opening_file(settings: Settings, url: str) -> Path:
-    """A page that leads to this address: the token must not stand in the arguments of a browser, which all can see."""
+    """A page that leads to this address: the token must not be an argument of a browser, which all users can see."""
     path = token_file(settings).with_suffix(".html")
     try:
         path.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from lamina.app.config import (
     IDENTITY,
     check_hidden,
+    embedder_of,
     instruction_files,
     missing_files,
     new_mark,
@@ -27,7 +28,6 @@ from lamina.assembly.budget import Budget
 from lamina.assembly.pieces import PromptStyle
 from lamina.assembly.request import assemble
 from lamina.errors import EmbedderError, LaminaError
-from lamina.ports import Embedder
 from lamina.sandbox.process import SYSTEM_PATH
 from lamina.sandbox.sandbox import SandboxRunner
 from lamina.settings import Settings
@@ -48,7 +48,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 }
 """What each extra brings, by the names under which it is imported."""
 LOCAL_PROVIDERS = ("local", "scripted")
-"""Providers that nobody has to be online for."""
+"""Providers that need no network."""
 ANSWER_TIMEOUT_S = 120.0
 MAX_INSPECTED_BYTES = 256 * 1024 * 1024
 """Bytes of a store up to which looking for damage takes a moment."""
@@ -56,7 +56,7 @@ MAX_INSPECTED_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Somebody was asked for one word."""
+    """A provider or an embedder that was asked for one word."""
 
     name: str
     model: str
@@ -83,15 +83,10 @@ async def provider_answers(settings: Settings, *, online: bool) -> Probe:
 
 async def embedder_answers(settings: Settings, *, online: bool) -> Probe | None:
     """The embedder, asked for one vector; None when there is none."""
-    if not settings.memory or settings.embedder == "none":
+    embedder = embedder_of(settings) if settings.memory else None
+    if embedder is None:
         return None
-    from lamina.providers.embeddings import EndpointEmbedder, default_embedder  # noqa: PLC0415 -- numpy is an extra
-
     embedded = settings.embedder == "embedded"
-    embedder: Embedder = default_embedder() if embedded else EndpointEmbedder(
-        settings.embedder, model=settings.embedder_model, dimension=settings.embedder_dimension,
-        key=settings.embedder_key or None,
-    )  # fmt: skip
     began = time.perf_counter()
     if embedded or online:
         vectors = [list(vector) for vector in await asyncio.to_thread(embedder.embed, ["Where is the harbour?"])]
@@ -123,9 +118,15 @@ async def store_state(settings: Settings) -> StoreState:
         large = path is None or path.stat().st_size > MAX_INSPECTED_BYTES
         problems = None if large else tuple(await store.admin.verify())
         return StoreState(
-            found.where, True, found.version, found.owners, found.counts["messages"], found.jobs.get("parked", 0),
-            problems, found.searches_all,
-        )  # fmt: skip
+            found.where,
+            True,
+            found.version,
+            found.owners,
+            found.counts["messages"],
+            found.jobs.get("parked", 0),
+            problems,
+            found.searches_all,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from lamina.types import Began, Ended, Receipt, Text, ToolCallEvent, ToolResult,
 
 POLL_INTERVAL_S = 0.1
 """Seconds between two reads of a turn that runs elsewhere."""
-Placed = tuple[int, TurnEvent]
+PlacedEvent = tuple[int, TurnEvent]
 """An event, and the position behind it."""
 
 
@@ -54,7 +54,7 @@ class PositionCounter:
         return Text(event.text[self._after - before :]) if isinstance(event, Text) and before < self._after else event
 
 
-async def follow(store: Store, engine: Engine, owner: str, turn_id: str, after: int = 0) -> AsyncGenerator[Placed]:
+async def follow(store: Store, engine: Engine, owner: str, turn_id: str, after: int = 0) -> AsyncGenerator[PlacedEvent]:
     """The events of a turn behind a position, until its end."""
     turn = await store.turns.get(owner, turn_id)
     running = engine.running(turn_id)
@@ -70,7 +70,7 @@ async def follow(store: Store, engine: Engine, owner: str, turn_id: str, after: 
                 yield counter.at, passed
 
 
-async def _read_stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[Placed]:
+async def _read_stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[PlacedEvent]:
     """A turn as the store tells it: over, or running in another process, where it is looked at again and again."""
     first: tuple[TurnEvent, ...] = (Began(turn.turn_id, turn.session_id, turn.answer_message_id),)
     while True:

@@ -47,7 +47,7 @@ NO_PHASE = ("none", "off", "-")
 
 
 def read_phase(words: str) -> str:
-    """The phase prompt that somebody typed; empty where they take it away."""
+    """The phase prompt that a user typed; empty where it is removed."""
     phase = "" if words.strip().lower() in NO_PHASE else words.strip()
     if len(phase) > MAX_PHASE_CHARACTERS:
         raise InputError("phase.too_long", size=len(phase), limit=MAX_PHASE_CHARACTERS)
@@ -125,7 +125,7 @@ async def check_skill(store: Store, owner: str, name: str, host: str) -> None:
 
 
 def hits(piece: str, query: str) -> list[tuple[int, int]]:
-    """Where the words of a query stand in a piece of text, in order and without overlaps."""
+    """The positions of the words of a query in a piece of text, in order and without overlaps."""
     folded = "".join(small if len(small := normalize_text(c)) == 1 else c for c in piece)
     places: set[int] = set()
     for word in query_words(query):

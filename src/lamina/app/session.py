@@ -1,8 +1,9 @@
 """One session as an object: what `App` does with an owner and a session's id, without saying them each time."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Unpack
 
+from lamina.assembly.request import Words
 from lamina.engine.compaction import Compacted
 from lamina.engine.handle import TurnHandle
 from lamina.ports import Ask
@@ -11,9 +12,6 @@ from lamina.types import Context, TurnEvent
 
 if TYPE_CHECKING:
     from lamina.app.app import App
-
-Words = str | Sequence[Mapping[str, Any]]
-"""What a user says: text, or parts with text and pictures."""
 
 
 class SessionHandle:

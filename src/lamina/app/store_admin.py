@@ -55,7 +55,7 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 STDIO = "-"
 
 
-class Target(Protocol):
+class LineWriter(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
@@ -120,7 +120,7 @@ async def backup(store: Store, path: Path, step: Callable[[int, int], object]) -
     return path.stat().st_size, {problem.part for problem in problems}
 
 
-async def export(store: Store, owner: str | None, target: Target) -> int:
+async def export(store: Store, owner: str | None, target: LineWriter) -> int:
     """The rows of one owner or of all, a line each; returns how many, counted as an import counts them."""
     count = -1  # the first line is the header
     async for line in store.admin.export(owner):
@@ -184,15 +184,19 @@ def _decode_lines(file: BinaryIO, where: str | Phrase) -> Iterator[str]:
         except UnicodeDecodeError as error:
             byte = f"{raw[error.start]:02x}"
             raise InputError(
-                "export.line_not_utf8", hint="export.is_this_one", where=where, number=number, position=error.start,
+                "export.line_not_utf8",
+                hint="export.is_this_one",
+                where=where,
+                number=number,
+                position=error.start,
                 byte=byte,
-            ) from None  # fmt: skip
+            ) from None
     if empty:
         raise InputError("export.empty", where=where)
 
 
 async def import_lines(store: Store, name: str, owner: str | None, step: Callable[[], object]) -> int:
-    """Add the rows of an export; `step` is told of each line."""
+    """Add the rows of an export; `step` is called for each line."""
 
     def read() -> Iterator[str]:
         for line in lines_of(name):
@@ -203,7 +207,7 @@ async def import_lines(store: Store, name: str, owner: str | None, step: Callabl
 
 
 def _check_sendable(message: AnyMessage) -> None:
-    """Refuse a message that would stand in the way of every request after it; one without a word is never sent."""
+    """Refuse a message that would break every request after it; one without a word is never sent."""
     if message.get("content") or message.get("tool_calls"):
         check_message(repair_message(cast("Message", message)), "message")
 

@@ -74,7 +74,7 @@ async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | N
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What of a request stood in the one before, foretold by their receipts, and what the provider took from its cache.
+    """What a request shares with the one before, by their receipts, and what the provider took from its cache.
 
     A cache serves whole blocks and forgets, so it may serve less; one that keeps answers too may serve more.
     """
@@ -86,7 +86,7 @@ class Prefix:
 async def prefixes_of(
     store: Store, owner: str, turn: TurnRecord, receipts: Sequence[Receipt]
 ) -> Sequence[Prefix | None]:
-    """For each request of a turn; None where there is nothing before it, or nobody counted."""
+    """For each request of a turn; None where there is nothing before it, or no usage."""
     counts: Sequence[Sequence[int] | None] = turn.usage.get("requests") or ()
     before, reported = await _sent_before(store, owner, turn)
     found: list[Prefix | None] = []
@@ -112,7 +112,7 @@ async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Rece
 
 def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
     """Tokens of each layer, before and after. A text that is in both counts in both as in the second: a counter that
-    was corrected between them is no change of what was sent."""
+    was corrected between them does not change what was sent."""
     now = {(s.layer, s.hash, s.decision): s.tokens for s in b.segments}
     before, after = dict.fromkeys(a.by_layer(), 0), {layer: tokens for layer, (tokens, _) in b.by_layer().items()}
     for s in a.segments:
@@ -121,7 +121,7 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
 
 
 def unsent(turn: TurnRecord) -> NotFoundError:
-    """Why there is no request of this turn: each is kept when something of its answer comes, or after 50 ms."""
+    """Why there is no request of this turn: each is stored when something of its answer comes, or after 50 ms."""
     if turn.finished is None:
         return NotFoundError("trace.running")
     if was_lost(turn):

@@ -22,14 +22,14 @@ MESSAGES_PER_SUMMARY = 8
 """A session is summarised again each time so many messages were added: four turns without tools."""
 LEASE_S = 60.0
 POLL_INTERVAL_S, MIN_POLL_INTERVAL_S = 1.0, 0.02
-"""Seconds between two looks for work, and the shortest pause while somebody waits for jobs that others hold."""
+"""Seconds between two polls for work, and the shortest pause while a caller waits for jobs that other workers hold."""
 JOB_TIMEOUT_S = 300.0
 """Seconds that a job may take, the model's answer included."""
 ROW_SECONDS = 1.0
 """Seconds in which jobs of one owner and kind are done one after another before all are looked at again."""
 SHUTDOWN_GRACE_S = 5.0
-"""Seconds that jobs get to end when the worker is told to stop."""
-Handler = Callable[[Job], Awaitable[object]]
+"""Seconds that jobs get to end when the worker stops."""
+JobHandler = Callable[[Job], Awaitable[object]]
 Report = Callable[[Job, str, str], object]
 """Told how each job ended: the job, `done`, `again` (later), `parked` or `lost` (to another worker), and the error."""
 
@@ -56,10 +56,20 @@ class Worker:
     """Takes jobs of all owners and does each as its owner."""
 
     def __init__(
-        self, store: Store, memory: Callable[[str], MemoryService], *, name: str = "", batch: int = 8,
-        lease: float = LEASE_S, park_after: int = 5, report: Report | None = None, learns: bool = True,
-        deadline: float = JOB_TIMEOUT_S, in_a_row: float = ROW_SECONDS, here: Callable[[], Collection[str]] = tuple,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        memory: Callable[[str], MemoryService],
+        *,
+        name: str = "",
+        batch: int = 8,
+        lease: float = LEASE_S,
+        park_after: int = 5,
+        report: Report | None = None,
+        learns: bool = True,
+        deadline: float = JOB_TIMEOUT_S,
+        in_a_row: float = ROW_SECONDS,
+        here: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self._store, self._memory, self._learns, self._deadline = store, memory, learns, deadline
         self._report: Report = report or (lambda job, how, error: None)
@@ -68,11 +78,11 @@ class Worker:
         """The turns that this process answers."""
         self._log = logging.getLogger("lamina.worker")
         self._ending = False
-        self._handlers: Mapping[str, Handler] = {MEMORY: self._learn, SUMMARY_JOB: self._summarise}
+        self._handlers: Mapping[str, JobHandler] = {MEMORY: self._learn, SUMMARY_JOB: self._summarise}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; what was begun is finished, within a limit. A slow job does not hold up the others, and a
-        store that is away for a while is waited for."""
+        """Until `stop` is set; jobs that have begun are finished, within a limit. A slow job does not hold up the
+        others, and a store that is away for a while is waited for."""
         running: set[asyncio.Task[int]] = set()
         looked, self._ending = -POLL_INTERVAL_S, False
         while not stop.is_set():
@@ -94,7 +104,7 @@ class Worker:
         self._ending = True
         if running:
             _, late = await asyncio.wait(running, timeout=SHUTDOWN_GRACE_S)
-            for task in late:  # their leases run out, and somebody else takes them
+            for task in late:  # their leases run out, and another worker takes them
                 task.cancel()
 
     async def run_until_empty(self, patience: float = JOB_TIMEOUT_S) -> int:
@@ -135,7 +145,7 @@ class Worker:
         return count
 
     async def _claim_next(self, job: Job) -> Job | None:
-        """The next job of the same owner and kind. Who is told to stop takes none."""
+        """The next job of the same owner and kind. A worker that stops takes none."""
         if self._ending:
             return None
         try:
@@ -145,10 +155,10 @@ class Worker:
             return None
 
     async def _run_job(self, job: Job) -> None:
-        """One job, and how it ended. Whatever goes wrong in it is this job's failure and nobody else's."""
+        """One job, and how it ended. Whatever goes wrong in it is this job's failure and no other's."""
         (problem,) = await asyncio.gather(self._run_with_heartbeat(job), return_exceptions=True)
         if isinstance(problem, LeaseError):
-            self._report(job, "lost", "")  # somebody else has it by now, and its result was dropped
+            self._report(job, "lost", "")  # another worker has it by now, and its result was dropped
         elif isinstance(problem, BaseException):
             await self._record_failure(job, problem)
         else:
@@ -175,9 +185,7 @@ class Worker:
             after = 2.0 ** min(job.attempts, 11)  # an hour at most; a number from elsewhere may be of any size
             put_back = await self._store.jobs.fail(job, what, retry_after=after, park_after=self._park_after)
         except StoreError as problem:
-            if not isinstance(
-                problem, LeaseError
-            ):  # the store is away: the lease runs out, and somebody takes it again
+            if not isinstance(problem, LeaseError):  # the store is away: the lease runs out, and the job is due again
                 self._log.warning("[Worker] %s", problem)
             self._report(job, "lost", what)
         else:

@@ -3,7 +3,7 @@
 What is fenced depends on where a text comes from, never on what it looks like. A fence's tag carries the session's
 mark, which is made from a secret. Where the text itself holds the mark, in any case, width or spelling, the tag gets a
 number that is not in the text (`data-MARK.1.`), so the text is never altered and can never close its fence, even when
-somebody knows the mark. There is no default mark: it is passed in. Results of tools are fenced and bounded here (S6),
+the mark is known. There is no default mark: it is passed in. Results of tools are fenced and bounded here (S6),
 and a filter keeps fences and hints that a model repeats out of its answer.
 """
 
@@ -30,7 +30,7 @@ HEADINGS: dict[str, dict[str, str]] = {
 }
 
 
-Kind = Literal["data", "layer"]
+FenceKind = Literal["data", "layer"]
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 MARK = re.compile(r"[a-z0-9]{4,32}")
 ATTRIBUTES = r'((?: [a-z][a-z0-9_]*="[^"\n]*")*)'
@@ -122,11 +122,11 @@ def holds_mark(text: str, mark: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Text with its origin. `data` is text from outside; `layer` is lamina's own text where it stands among others'."""
+    """Text with its origin. `data` is text from outside; `layer` is lamina's own text among that of others."""
 
     text: str
     source: str
-    kind: Kind = "data"
+    kind: FenceKind = "data"
     attributes: tuple[tuple[str, str], ...] = ()
 
     def render(self, mark: str) -> str:
@@ -198,7 +198,7 @@ class Prompt:
         """Read the structure back; an error says where the text is not a rendered prompt."""
         _check_str(text, Phrase("place.rendered_prompt"))
         check_lang(lang)
-        return _Reader(text, check_mark(mark), lang).prompt()
+        return _PromptReader(text, check_mark(mark), lang).prompt()
 
 
 def check_mark(mark: str | None) -> str:
@@ -237,7 +237,7 @@ def check_trusted(text: str, where: Phrase, mark: str, lang: Lang | None = None)
 
 def split_updates(text: str, mark: str) -> tuple[tuple[Fence, ...], str]:
     """The updates in front of a user's words, and the words as the user wrote them."""
-    reader = _Reader(text, check_mark(mark), "en")
+    reader = _PromptReader(text, check_mark(mark), "en")
     found: list[Fence] = []
     while fence := reader.fence():
         found.append(fence)
@@ -300,8 +300,8 @@ def _read_attributes(text: str) -> tuple[tuple[str, str], ...]:
 _ATTRIBUTE = re.compile(r' ([a-z0-9_]+)="([^"\n]*)"')
 
 
-class _Reader:
-    """Reads a rendered prompt from left to right. What stands inside a fence is jumped over, never looked at."""
+class _PromptReader:
+    """Reads a rendered prompt from left to right. What is inside a fence is skipped, never looked at."""
 
     def __init__(self, text: str, mark: str, lang: Lang) -> None:
         self.text, self.at = text, 0
@@ -475,7 +475,7 @@ _OTHER_WORD = re.compile("</?system_hint[a-z0-9_-]")
 
 
 def find_hint_tags(text: str) -> Iterator[str]:
-    """The opening tags of hints that stand in a text."""
+    """The opening tags of the hints in a text."""
     for found in _HINT.finditer(text) if "<" in text else ():
         end = text.find(">", found.end(), found.start() + MAX_TAG_CHARACTERS)
         if end >= 0 and "<" not in text[found.end() : end]:
@@ -553,7 +553,7 @@ class TagFilter:
         return self._drop(out)
 
     def _drop(self, out: list[str]) -> None:
-        """Something is gone here; what stands on both sides of it must not become a tag by that."""
+        """Something is removed here; the text on both sides of it must not become a tag by that."""
         begin = self._shown.rfind("<")
         if not self._depth and begin >= 0 and any(o.startswith(self._shown[begin:].lower()) for o in self._openings):
             self._let(" ", out)

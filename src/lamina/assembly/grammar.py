@@ -11,14 +11,14 @@ from typing import Any, cast
 from lamina.errors import MessageError, format_value
 from lamina.text.messages import Phrase
 
-Request = Mapping[str, Any]
+AnyRequest = Mapping[str, Any]
 OPENAI_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANTHROPIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 MAX_CACHE_MARKS = 4
 GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 
 
-def validate(request: Request, grammar: str = "openai") -> tuple[Phrase, ...]:
+def validate(request: AnyRequest, grammar: str = "openai") -> tuple[Phrase, ...]:
     """The problems a provider would refuse this request for; empty when there are none."""
     if not isinstance(grammar, str) or grammar not in _CHECKS:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise MessageError("grammar.unknown", name=format_value(grammar), known=[*_CHECKS])
@@ -34,7 +34,7 @@ def _items(value: object) -> list[Mapping[str, Any]]:
     return [cast(Mapping[str, Any], item) if isinstance(item, Mapping) else {} for item in cast(Sequence[Any], value)]
 
 
-def _openai(request: Request) -> list[Phrase]:
+def _openai(request: AnyRequest) -> list[Phrase]:
     messages = _items(request.get("messages"))
     problems = [] if messages else [Phrase("grammar.empty", where="messages")]
     open_calls: list[str] = []
@@ -79,14 +79,14 @@ def _openai_calls(calls: list[Mapping[str, Any]], role: object, at: str) -> list
         function = call.get("function")
         if not isinstance(call.get("id"), str) or not isinstance(function, Mapping):
             problems.append(Phrase("grammar.call_incomplete", where=at))
-        elif not isinstance(cast(Request, function).get("arguments"), str):
+        elif not isinstance(cast(AnyRequest, function).get("arguments"), str):
             problems.append(Phrase("grammar.arguments_not_text", where=at))
         else:
-            problems += _tool_name(cast(Request, function), OPENAI_NAME)
+            problems += _tool_name(cast(AnyRequest, function), OPENAI_NAME)
     return problems
 
 
-def _openai_content(message: Request, role: object, at: str, calls: bool) -> list[Phrase]:
+def _openai_content(message: AnyRequest, role: object, at: str, calls: bool) -> list[Phrase]:
     content = message.get("content")
     if isinstance(content, str) or (content is None and calls):
         return []
@@ -105,11 +105,11 @@ def _openai_content(message: Request, role: object, at: str, calls: bool) -> lis
 
 
 def _url(image: object) -> bool:
-    return isinstance(image, Mapping) and isinstance(cast(Request, image).get("url"), str)
+    return isinstance(image, Mapping) and isinstance(cast(AnyRequest, image).get("url"), str)
 
 
 def _tool_name(function: object, pattern: re.Pattern[str]) -> list[Phrase]:
-    name = cast(Request, function).get("name") if isinstance(function, Mapping) else None
+    name = cast(AnyRequest, function).get("name") if isinstance(function, Mapping) else None
     return (
         []
         if isinstance(name, str) and pattern.fullmatch(name)
@@ -118,14 +118,14 @@ def _tool_name(function: object, pattern: re.Pattern[str]) -> list[Phrase]:
 
 
 def _twice(tools: Sequence[object]) -> list[Phrase]:
-    names = [_text(cast(Request, tool).get("name")) for tool in tools if isinstance(tool, Mapping)]
+    names = [_text(cast(AnyRequest, tool).get("name")) for tool in tools if isinstance(tool, Mapping)]
     return [
         Phrase("grammar.repeated_tool_name", name=format_value(name))
         for name in sorted({n for n in names if names.count(n) > 1})
     ]
 
 
-def _anthropic(request: Request) -> list[Phrase]:
+def _anthropic(request: AnyRequest) -> list[Phrase]:
     messages = _items(request.get("messages"))
     problems = [] if messages else [Phrase("grammar.empty", where="messages")]
     if messages and messages[0].get("role") != "user":
@@ -160,7 +160,7 @@ def _anthropic(request: Request) -> list[Phrase]:
     for tool in tools:
         problems += _tool_name(tool, ANTHROPIC_NAME)
         schema = tool.get("input_schema")
-        if not isinstance(schema, Mapping) or cast(Request, schema).get("type") != "object":
+        if not isinstance(schema, Mapping) or cast(AnyRequest, schema).get("type") != "object":
             problems.append(Phrase("grammar.no_input_schema", name=format_value(tool.get("name"))))
     marks = _count_marks(request)
     return (
@@ -207,14 +207,14 @@ def _anthropic_block(block: Mapping[str, Any], role: object, at: str) -> list[Ph
     return [Phrase("grammar.bad_block_type", where=at, type=format_value(kind))]
 
 
-def _count_marks(request: Request) -> int:
+def _count_marks(request: AnyRequest) -> int:
     blocks = [*_items(request.get("tools")), *_items(request.get("system"))]
     for message in _items(request.get("messages")):
         blocks += _items(message.get("content"))
     return sum("cache_control" in block for block in blocks)
 
 
-def _gemini(request: Request) -> list[Phrase]:
+def _gemini(request: AnyRequest) -> list[Phrase]:
     contents = _items(request.get("contents"))
     problems = [] if contents else [Phrase("grammar.empty", where="contents")]
     if contents and contents[0].get("role") != "user":
@@ -248,7 +248,7 @@ def _gemini(request: Request) -> list[Phrase]:
 
 
 def _names(calls: Sequence[Any]) -> list[str]:
-    return [_text(cast(Request, call).get("name")) if isinstance(call, Mapping) else "" for call in calls]
+    return [_text(cast(AnyRequest, call).get("name")) if isinstance(call, Mapping) else "" for call in calls]
 
 
 def _gemini_turn(turn: str, before: str, role: object, at: str) -> list[Phrase]:
@@ -271,7 +271,7 @@ def _gemini_part(part: Mapping[str, Any], at: str) -> list[Phrase]:
     for kind, field in (("functionCall", "args"), ("functionResponse", "response")):
         if kind in part:
             call: object = part[kind]
-            valid = isinstance(call, Mapping) and isinstance(cast(Request, call).get(field), Mapping)
+            valid = isinstance(call, Mapping) and isinstance(cast(AnyRequest, call).get(field), Mapping)
             return (
                 _tool_name(cast(object, call), GEMINI_NAME)
                 if valid
@@ -284,4 +284,8 @@ def _gemini_part(part: Mapping[str, Any], at: str) -> list[Phrase]:
     )
 
 
-_CHECKS: dict[str, Callable[[Request], list[Phrase]]] = {"openai": _openai, "anthropic": _anthropic, "gemini": _gemini}
+_CHECKS: dict[str, Callable[[AnyRequest], list[Phrase]]] = {
+    "openai": _openai,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+}

@@ -39,7 +39,7 @@ from lamina.errors import LayerError, MessageError, PromptError, format_value
 from lamina.text.messages import NOTHING, Phrase
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Layout, Message, Segment, text_hash
 
-Key = tuple[str, str]
+LayerKey = tuple[str, str]
 """A layer's name and source."""
 Skipped = Mapping[str, str | Phrase]
 """Layers that are not there, and why."""
@@ -75,7 +75,7 @@ class LedgerSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LedgerState:
     """What the model has seen so far: the head and the entries of this epoch, and where in the log they begin."""
 
     epoch: int = 0
@@ -84,7 +84,7 @@ class State:
     fitted: tuple[Fitted, ...] = ()
     """The layers of the head; of those whose change begins a new epoch also what had no room in it."""
     updates: Mapping[int, tuple[LayerUpdate, ...]] = field(default_factory=dict[int, tuple[LayerUpdate, ...]])
-    seen: Mapping[Key, Layer] = field(default_factory=dict[Key, Layer])
+    seen: Mapping[LayerKey, Layer] = field(default_factory=dict[LayerKey, Layer])
     entries: list[Entry] = field(default_factory=list[Entry])
     start: int = 0
     """How much of the log was left out before them."""
@@ -110,7 +110,7 @@ class Ledger:
             budget = replace(budget, low_water=LOW_WATER)
         self.layout: Layout = layout
         self._budget, self._count, self._style, self._older = budget, budget.count, style, older
-        self._state = State()
+        self._state = LedgerState()
         self._calls = CallTracker()
         self._log: list[Entry] = []
         """Every message without the updates that were sent in front of it: what an epoch starts from. Only appended."""
@@ -118,7 +118,7 @@ class Ledger:
         """The results of tools in it as they came, without their fences."""
         self._totals = [0]
         """Tokens of the log before each place; never summed again."""
-        self._pending: tuple[Context, State, Entry | None] | None = None
+        self._pending: tuple[Context, LedgerState, Entry | None] | None = None
         self._sent = 0
         """How many entries the last request had."""
         self._asked: Phrase | None = None
@@ -145,13 +145,13 @@ class Ledger:
         ]
 
     @property
-    def seen(self) -> Mapping[Key, Layer]:
+    def seen(self) -> Mapping[LayerKey, Layer]:
         """What the model knows of layers, by name and source; nothing before the first request."""
         return self._state.seen
 
     def start_after(self, epoch: int, reason: str | Phrase) -> None:
         """Begin a new epoch behind one that cannot be continued."""
-        self._state, self._asked = State(epoch), Phrase.of(reason)
+        self._state, self._asked = LedgerState(epoch), Phrase.of(reason)
 
     def new_epoch(self, reason: str | Phrase) -> None:
         """Begin a new epoch with the next request: after a compaction, or when something sent must not stay."""
@@ -177,7 +177,7 @@ class Ledger:
     def resume(self, kept: LedgerSnapshot, history: Sequence[AnyMessage], tools: Sequence[AnyTool] = ()) -> None:
         """Continue from a request that was sent before, perhaps by another process. `history` are the messages that
         this ledger was made with. What cannot be built again to the byte begins a new epoch, and says so."""
-        self._state = State(kept.epoch, kept.reason)
+        self._state = LedgerState(kept.epoch, kept.reason)
         if kept.form != self._form:
             self._asked = Phrase("reason.form_changed")
             return
@@ -207,7 +207,7 @@ class Ledger:
             _apply_updates(seen, updates[place])
         entries += self._log[end:]
         tokens = sum(entry.tokens for entry in entries)
-        self._state = State(kept.epoch, kept.reason, head, kept.head, updates, seen, entries, kept.start, tokens)
+        self._state = LedgerState(kept.epoch, kept.reason, head, kept.head, updates, seen, entries, kept.start, tokens)
         self._sent = kept.size
 
     @property
@@ -314,7 +314,7 @@ class Ledger:
         words: Entry | None,
         repeats: Sequence[LayerUpdate],
         skipped: Skipped,
-    ) -> tuple[State, Sequence[Fitted]]:
+    ) -> tuple[LedgerState, Sequence[Fitted]]:
         """The request before, and after it only what is new; and what became of each layer that is."""
         state = self._state
         if user is None or words is None:
@@ -347,7 +347,7 @@ class Ledger:
         return kept
 
     def _find_updates(
-        self, seen: Mapping[Key, Layer], now: Sequence[Layer], fitted: Sequence[Fitted], skipped: Skipped
+        self, seen: Mapping[LayerKey, Layer], now: Sequence[Layer], fitted: Sequence[Fitted], skipped: Skipped
     ) -> list[LayerUpdate]:
         """What differs from what the model has seen."""
         updates: list[LayerUpdate] = []
@@ -376,7 +376,7 @@ class Ledger:
         words: Entry | None,
         reason: Phrase,
         updates: tuple[LayerUpdate, ...],
-    ) -> tuple[State, Sequence[Fitted]]:
+    ) -> tuple[LedgerState, Sequence[Fitted]]:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
         turn = len(self._log) if words is not None else _last_user(self._log)
         current = (words,) if words is not None else self._current_turn(reason, updates)
@@ -390,7 +390,7 @@ class Ledger:
         if self._budget.low_water is not None and (start or reason == CUT):
             start = self._cut_point(turn, self._budget.room_after_cut(fixed))
         sent = tuple(one for one in fitted if one.decision != "dropped" or one.layer.name in EPOCH_LAYERS)
-        state = State(
+        state = LedgerState(
             epoch=self._state.epoch + (1 if self.layout == "ledger" or self._state.head is None else 0),
             reason=reason,
             head=head,
@@ -425,7 +425,7 @@ class Ledger:
                 start = at
         return start
 
-    def _cost(self, state: State) -> int:
+    def _cost(self, state: LedgerState) -> int:
         return (state.head.tokens if state.head else 0) + state.tokens + per_request(self._count)
 
     def _why_dropped(self) -> Phrase:
@@ -435,7 +435,7 @@ class Ledger:
         share = f"{low_water:.0%}"
         return Phrase("reason.cut_to_unread", share=share, n=older) if older else Phrase("reason.cut_to", share=share)
 
-    def _propose(self, state: State, words: Entry | None, fitted: Sequence[Fitted], skipped: Skipped) -> Context:
+    def _propose(self, state: LedgerState, words: Entry | None, fitted: Sequence[Fitted], skipped: Skipped) -> Context:
         assert state.head is not None
         dropped = Dropped(self._older + state.start, self._totals[state.start])
         notes: list[Segment] = absent_layers(fitted, skipped, self._count, self._style.mark)
@@ -454,7 +454,7 @@ class Ledger:
         return context
 
 
-def key_of(layer: Layer) -> Key:
+def key_of(layer: Layer) -> LayerKey:
     return layer.name, layer.source
 
 
@@ -477,11 +477,11 @@ def _has_changed(name: str, fitted: Iterable[Fitted], layers: Iterable[Layer]) -
     return len(before) != len(now) or not all(is_known(old, new) for old, new in zip(before, now, strict=True))
 
 
-def _layers_seen(fitted: Iterable[Fitted]) -> dict[Key, Layer]:
+def _layers_seen(fitted: Iterable[Fitted]) -> dict[LayerKey, Layer]:
     return {key_of(one.layer): one.layer for one in fitted if one.decision != "dropped"}
 
 
-def _apply_updates(seen: dict[Key, Layer], updates: Sequence[LayerUpdate]) -> None:
+def _apply_updates(seen: dict[LayerKey, Layer], updates: Sequence[LayerUpdate]) -> None:
     """What the model knows once it has seen these updates."""
     for change, layer, _ in updates:
         if change == "removed":
@@ -492,7 +492,7 @@ def _apply_updates(seen: dict[Key, Layer], updates: Sequence[LayerUpdate]) -> No
 
 def _check_sources(layers: Sequence[Layer]) -> None:
     """A change can only be described of layers that can be told apart."""
-    seen: set[Key] = set()
+    seen: set[LayerKey] = set()
     for layer in order_layers(layers):
         if key_of(layer) in seen:
             raise LayerError("layer.repeated_source", name=layer.name, source=format_value(layer.source))

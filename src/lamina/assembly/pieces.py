@@ -403,8 +403,7 @@ def _make_entry(message: Message, spans: tuple[Span, ...]) -> Entry:
 def user_entry(
     user: str | Sequence[Mapping[str, Any]], count: Count, style: PromptStyle, updates: Sequence[LayerUpdate] = ()
 ) -> Entry:
-    """The user's message; updates in front of the words are spans of their own."""
-    check_message({"role": "user", "content": user}, "user")
+    """The user's message, which was checked where it came in; updates in front of the words are spans of their own."""
     words = copy_message({"role": "user", "content": user if isinstance(user, str) else list(user)}, style.mark)
     content = cast("str | list[Any]", words["content"])
     each = per_message(count)

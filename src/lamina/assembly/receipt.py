@@ -163,7 +163,7 @@ def _receipt(given: Receipt | Context) -> Receipt:
 
 
 def _strip_cache_marks(receipt: Receipt) -> Receipt:
-    """The same request without Anthropic's cache marks: they move with every turn and are no part of what is cached."""
+    """The same request without Anthropic's cache marks: they move with every turn and are not cached."""
     if receipt.grammar != "anthropic":
         return receipt
     payload, segments, chunks, at = receipt.payload, list[Segment](), list[bytes](), 0
@@ -176,7 +176,7 @@ def _strip_cache_marks(receipt: Receipt) -> Receipt:
 
 
 def _restore_position(whole: Receipt, bare: Receipt, byte: int) -> int:
-    """Where a byte of the request without marks stands in the request with them."""
+    """The position of a byte of the request without marks in the request with them."""
     for with_marks, without in zip(whole.segments, bare.segments, strict=True):
         if without.start <= byte < without.end:
             text = whole.payload[with_marks.start : with_marks.end]

@@ -57,7 +57,7 @@ def message_tokens(message: AnyMessage, count: Count) -> int:
 
 
 def content_tokens(message: AnyMessage, count: Count) -> int:
-    """Tokens of what stands in a message, without the wrapping."""
+    """Tokens of the content of a message, without the wrapping."""
     content = message["content"]
     total = 0
     if isinstance(content, str):
@@ -198,7 +198,7 @@ def image_tokens(image: Mapping[str, Any]) -> int:
 
 
 def data_url_size(url: str) -> tuple[int, int] | None:
-    """Width and height of the picture in a `data:` URL, or None where that cannot be told."""
+    """Width and height of the picture in a `data:` URL, or None where it cannot be read."""
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return None
@@ -309,7 +309,7 @@ _BEYOND_ASCII = (
 
 
 def _count(data: bytes, kind: bytes) -> int:
-    """`data.count(kind)` in slices: in one call it takes 200 ms for 20 MB, and everybody waits."""
+    """`data.count(kind)` in slices: in one call it takes 200 ms for 20 MB, and every other task waits."""
     if len(data) <= SLICE_SIZE:
         return data.count(kind)
     if len(kind) <= 2:

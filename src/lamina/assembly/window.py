@@ -40,7 +40,7 @@ from lamina.text.unicode import check_unicode
 from lamina.types import AnyMessage, AnyTool, Context, Dropped, Layer, Message
 
 
-class Messages(list[Message]):
+class FittedMessages(list[Message]):
     """The fitted messages: a plain list for any SDK, which also says what it cost and what was left out."""
 
     __slots__ = ("_dropped", "budget", "dropped_count", "over_budget", "tokens")
@@ -87,7 +87,7 @@ def build_llm_messages(
     max_token_budget: float,
     count_tokens: Count = estimate_message_tokens,
     start_on: StartOn = None,
-) -> Messages:
+) -> FittedMessages:
     """`[system, *history, current]` within a budget, as copies of what is handed in (seed 001).
 
     System and current always stay; of the history the longest legal suffix that fits (M3, M4, M7).
@@ -110,7 +110,7 @@ def build_llm_messages(
         fixed += content_tokens(current, count_tokens)
     history = check_history(history)
     start, used = longest_suffix(history, max_token_budget - fixed, count_tokens, start_on)
-    return Messages(
+    return FittedMessages(
         [system, *map(_own_message, history[start:]), _own_message(current)],
         tokens=fixed + used,
         budget=max_token_budget,
@@ -164,7 +164,7 @@ class Window:
         """Where the history may be cut, as absolute positions."""
         self._base = self._start = self._total = self._dropped_tokens = 0
         self._nested = -1
-        """Where the newest message stands that holds more than text; plain ones are copied at the speed of C."""
+        """The position of the newest message that holds more than text; plain ones are copied at the speed of C."""
         self._turn = -1
         """Where the current turn begins: the last user message."""
         self._factor = 1.0
@@ -230,7 +230,7 @@ class Window:
         self._calibration = self._calibration.observe(estimated=self._fitted, reported=reported_tokens)
         self._factor = self._calibration.factor
 
-    def fit(self) -> Messages:
+    def fit(self) -> FittedMessages:
         """The messages to send now: system, the history that fits, the current turn."""
         self._cut()
         self._fitted = self.tokens
@@ -239,7 +239,7 @@ class Window:
         kept = cast("list[Message]", list(copied))
         messages = [*(entry.message.copy() for entry in self._head.system), *kept]
         dropped = self._dropped_tokens
-        return Messages(
+        return FittedMessages(
             messages,
             tokens=self.tokens,
             budget=self._limits.tokens,

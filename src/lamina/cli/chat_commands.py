@@ -35,7 +35,7 @@ from lamina.cli.view import (
     styled,
     table,
 )
-from lamina.engine.transcript import Call, stored_calls
+from lamina.engine.transcript import CallPair, stored_calls
 from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
 from lamina.records import Session, SessionChanges, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
@@ -143,7 +143,7 @@ class ChatState:
             mark = Text(f"⚠ {self.say(f'cli.chat.was.{turn.state}')}", style="yellow")
             self.screen.print(Padding(mark, (0, 0, 0, 2)), Text(""))
 
-    def _recap_row(self, row: StoredMessage, calls: Mapping[str, Call]) -> None:
+    def _recap_row(self, row: StoredMessage, calls: Mapping[str, CallPair]) -> None:
         text = row.text if len(row.text) <= RECAP_CHARACTERS else f"…{row.text[-RECAP_CHARACTERS:]}"
         if row.role == "user":
             words = Text().append("› ", style="dim cyan").append(visible(one_line(row.text, 300)), style="dim")

@@ -12,21 +12,30 @@ from dataclasses import dataclass, field, replace
 from lamina.apart import run_apart
 from lamina.assembly.budget import LEFT_OUT, Budget
 from lamina.assembly.fences import session_mark
-from lamina.assembly.history import Chat, close_calls, group_turns, insert_results, remove_pictures
+from lamina.assembly.history import (
+    Chat,
+    check_message,
+    close_calls,
+    group_turns,
+    has_pictures,
+    insert_results,
+    remove_pictures,
+)
 from lamina.assembly.pieces import PromptStyle, mode_hint
 from lamina.assembly.request import assemble
 from lamina.assembly.tokens import estimate_message_tokens
 from lamina.engine.ledger_state import Runtime, StoredLedger, TurnRequests, read_stored_ledger
-from lamina.errors import LaminaError, NotFoundError
+from lamina.errors import LaminaError, MessageError, NotFoundError
 from lamina.ports import Count, Source
 from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
+from lamina.prompts.sources import FunctionSource
 from lamina.records import Session, StoredMessage, Turn
 from lamina.store.memories import Memories
 from lamina.store.messages import Messages
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
 from lamina.tools.registry import ToolRegistry
-from lamina.types import Context, Form, Lang, Layer, Layout, Message, Share
+from lamina.types import AnyMessage, Context, Form, Lang, Layer, Layout, Message, Share
 
 SHARES: Mapping[str, Share] = {
     "skill": Share(most=0.30),
@@ -71,7 +80,7 @@ class Gathered:
 
     layers: tuple[Layer, ...]
     repeat: tuple[Layer, ...] = ()
-    """What stands once more in front of the words, and behind it the phase prompt."""
+    """What is repeated in front of the words, and behind it the phase prompt."""
     phase: tuple[Layer, ...] = ()
     skipped: Mapping[str, Phrase] = field(default_factory=dict[str, Phrase])
     envelope: PromptEnvelope | None = None
@@ -102,8 +111,20 @@ class ContextBuilder:
         """The turn with the mark of its session's fences: the same on all its turns."""
         return turn if turn.mark else replace(turn, mark=turn_mark(self._secret, turn.session))
 
+    async def check_messages(self, turn: Turn) -> Sequence[AnyMessage]:
+        """What the user said, or the results of the caller's tools, as messages. They are checked here, once: after
+        that they are stored, and sent with every request that follows."""
+        content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
+        messages: Sequence[AnyMessage] = turn.given.results or [{"role": "user", "content": content}]
+        for message in messages:
+            await run_apart(size_of(message), check_message, message, "message")
+        if self.settings.blind and any(has_pictures(message) for message in messages):
+            raise MessageError("message.no_pictures")
+        return messages
+
     async def build(self, turn: Turn) -> Context:
         turn = self.marked(turn)
+        await self.check_messages(turn)
         requests = await self.requests(turn)
         gathered, chat = await asyncio.gather(self.gather(turn), self.chat(turn))
         if turn.given.results:  # they are stored when the turn begins
@@ -112,7 +133,7 @@ class ContextBuilder:
         return await run_apart(size, self.assemble, turn, gathered, chat, turn.given.since, requests)
 
     async def requests(self, turn: Turn) -> TurnRequests | None:
-        """What the requests of a turn go on from, in the layout `ledger`; to be asked for before anything else."""
+        """What the requests of a turn continue from, in the layout `ledger`; to be read before anything else."""
         settings = self.settings
         if settings.layout == "strict" or turn.given.history is not None:
             return None
@@ -133,7 +154,7 @@ class ContextBuilder:
         return self._prompts(turn) if self._prompts else None
 
     async def gather(self, turn: Turn, prompts: SystemPromptManager | None = None) -> Gathered:
-        """Every source is asked at once; what they say stands in the order of the layers. Without `prompts` this is for
+        """Every source is asked at once; what they say is put in the order of the layers. Without `prompts` this is for
         looking only, and no injection is logged or counted."""
         turn, envelope = self.marked(turn), None
         manager = prompts or self.prompts(turn)
@@ -150,7 +171,7 @@ class ContextBuilder:
             if isinstance(answer, BaseException):
                 if not source.optional or not isinstance(answer, Exception):
                     raise answer
-                called = getattr(source, "called", "")
+                called = source.called if isinstance(source, FunctionSource) else ""
                 skipped[f"{source.name}:{called}" if called else source.name] = _why(answer, self.settings.deadline)
             else:
                 layers += answer
@@ -160,7 +181,7 @@ class ContextBuilder:
         layers.append(Layer("mode", mode_hint(mode), f"mode:{mode}"))
         tools = self.tools(turn)
         layers += [tools.layer()] if tools else []
-        if turn.given.results:  # the turn goes on in its middle: nothing is injected there
+        if turn.given.results:  # the turn continues in its middle: nothing is injected there
             return Gathered(tuple(layers), skipped=skipped)
         phase = (Layer("mode", turn.phase, "phase prompt", trust="user"),) if turn.phase else ()
         repeat = (*(envelope.repeat if envelope else ()), *phase)
@@ -186,27 +207,40 @@ class ContextBuilder:
         if turn.given.history is not None:
             return Chat(self._seen(turn.given.history), 0, size=size_of(turn.given.history))
         found = await read_chat(
-            self._history, turn.owner, turn.session.session_id, budget=self.settings.budget, before=turn.before,
+            self._history,
+            turn.owner,
+            turn.session.session_id,
+            budget=self.settings.budget,
+            before=turn.before,
             after=Runtime.of(turn.session.runtime).folded,
-        )  # fmt: skip
+        )
         return replace(found, messages=self._seen(found.messages))
 
     def _seen(self, messages: Sequence[Message]) -> list[Message]:
         return [remove_pictures(message) for message in messages] if self.settings.blind else list(messages)
 
     def assemble(
-        self, turn: Turn, gathered: Gathered, chat: Chat, since: Sequence[Message] = (),
+        self,
+        turn: Turn,
+        gathered: Gathered,
+        chat: Chat,
+        since: Sequence[Message] = (),
         requests: TurnRequests | None = None,
-    ) -> Context:  # fmt: skip
+    ) -> Context:
         """A request; `since` is what the turn itself has added, calls and their results."""
         turn, settings, registry = self.marked(turn), self.settings, self.tools(turn)
         tools = [*(registry.schemas if registry else ()), *turn.given.tools]
         hints = Runtime.of(turn.session.runtime).layers(settings.lang)
         if requests:
             context = requests.context(
-                turn, [*gathered.layers, *hints], chat, since, tools=tools, repeat=gathered.repeat,
+                turn,
+                [*gathered.layers, *hints],
+                chat,
+                since,
+                tools=tools,
+                repeat=gathered.repeat,
                 skipped=gathered.skipped,
-            )  # fmt: skip
+            )
             return _triggered(context, gathered.envelope)
         context = assemble(
             [*gathered.layers, *hints],

@@ -1,6 +1,6 @@
-"""Compaction (S9): the older messages of a session are folded into a summary, and the session goes on from there.
+"""Compaction (S9): the older messages of a session are folded into a summary, and the session continues from there.
 
-The messages stay in the store; the summary says which it stands for. What would free less than a tenth is an error.
+The messages stay in the store; the summary says which it replaces. What would free less than a tenth is an error.
 """
 
 from collections.abc import Sequence
@@ -75,8 +75,8 @@ def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, tu
 
 
 def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
-    """To which turn each message belongs, by its number. One that begins with results goes on with the turn before it,
-    whose calls they answer: the caller ran them himself."""
+    """To which turn each message belongs, by its number. One that begins with results continues the turn before it,
+    whose calls they answer: the caller ran them."""
     found: dict[int, str] = {}
     named: dict[str, str] = {}
     last = ""
@@ -87,11 +87,16 @@ def _grouped(rows: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 async def fold(
-    history: Messages, session: Session, upto: int, *, budget: float, complete: Complete | None = None,
+    history: Messages,
+    session: Session,
+    upto: int,
+    *,
+    budget: float,
+    complete: Complete | None = None,
     again: bool = False,
-) -> Compaction:  # fmt: skip
+) -> Compaction:
     """The summary of the messages after the last compaction and up to a number: by a model, else extractive. With
-    `again` it also stands for the messages of all compactions before it."""
+    `again` it also replaces the messages of all compactions before it."""
     owner, session_id = session.owner, session.session_id
     folded = Runtime.of(session.runtime).folded
     before, upto = (0, max(upto, folded)) if again else (folded, upto)
@@ -117,7 +122,7 @@ async def _summary(
             prompt = await run_apart(text_size(messages), summary_prompt, messages, limit, form="compaction")
             reply = await complete(prompt, None)
             return summary_from_reply(reply, limit), "model"
-        except (ProviderError, MemoryFormError):  # the work goes on; who wrote it is kept with it
+        except (ProviderError, MemoryFormError):  # the work continues; who wrote it is stored with it
             pass
     size = text_size(messages)
     text = await run_apart(size, summarise, messages, limit=limit, form="compaction", unread=unread)
@@ -125,7 +130,7 @@ async def _summary(
 
 
 def with_compaction(session: Session, made: Compaction) -> list[dict[str, Any]]:
-    """The compactions of a session and this one, which takes the place of those whose messages it stands for (S4)."""
+    """The compactions of a session and this one, which takes the place of those whose messages it covers (S4)."""
     return [*(one for one in session.runtime.get("compactions", ()) if one["upto"] < made.first), asdict(made)]
 
 

@@ -1,4 +1,4 @@
-"""A turn that runs in a task of its own. Readers come and go; the turn ends when it is over or when it is told to."""
+"""A turn that runs in a task of its own. Readers come and go; the turn ends when it is over or is cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 from lamina.assembly.budget import Budget, Fitted
 from lamina.assembly.fences import Hint, system_hint
 from lamina.assembly.history import TOOL_NAME, Chat, message_numbers
-from lamina.assembly.ledger import LOST, Key, Ledger, LedgerSnapshot, is_known
+from lamina.assembly.ledger import LOST, LayerKey, Ledger, LedgerSnapshot, is_known
 from lamina.assembly.pieces import THIS_TURN, LayerUpdate, PromptStyle
 from lamina.assembly.tokens import Calibration
 from lamina.memory.service import Recalled, memory_layers
@@ -53,7 +53,7 @@ WORDS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Messages of a session, from one number to another, and the text that stands for them."""
+    """Messages of a session, from one number to another, and the text that replaces them."""
 
     first: int
     upto: int
@@ -71,7 +71,7 @@ class Runtime:
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     compactions: tuple[Compaction, ...] = ()
     steps: str = ""
-    """Of the turn that runs: what stands for its earlier steps. Never stored."""
+    """Of the running turn: what replaces its earlier steps. Never stored."""
 
     @staticmethod
     def of(kept: Mapping[str, Any]) -> "Runtime":
@@ -88,7 +88,7 @@ class Runtime:
 
     @property
     def folded(self) -> int:
-        """The last message that a summary stands for."""
+        """The last message that a summary covers."""
         return self.compactions[-1].upto if self.compactions else 0
 
     @property
@@ -128,7 +128,7 @@ class Runtime:
 
 
 KEY = "ledger"
-"""Where it is kept in a session's runtime."""
+"""Its name in a session's runtime."""
 MAX_CHANGES = 1_000
 NUMBER_LIMIT = 2**53
 FIELDS: Mapping[str, type] = {
@@ -137,9 +137,8 @@ FIELDS: Mapping[str, type] = {
 CHANGES, DECISIONS = ("added", "replaces", "removed", "again", THIS_TURN), get_args(SegmentDecision)
 COMPACTED = Phrase("reason.compacted")
 FOLDED = Phrase("reason.steps_folded")
-FORGOTTEN, EDITED, REPLACED = (
-    Phrase("reason.memory_forgotten"), Phrase("reason.memory_edited"), Phrase("reason.memory_replaced"),
-)  # fmt: skip
+FORGOTTEN, EDITED = Phrase("reason.memory_forgotten"), Phrase("reason.memory_edited")
+REPLACED = Phrase("reason.memory_replaced")
 MANY = Phrase("reason.many_memories_changed")
 OFF = Phrase("reason.layer_off")
 PROFILE, SESSION = Phrase("reason.profile_changed"), Phrase("reason.session_changed")
@@ -155,26 +154,26 @@ class StoredLedger:
     changed: Sequence[Memory] = ()
     change: int = 0
     """The number of the last change, read before any memory of this turn: what moves later counts for the next."""
-    gone: Mapping[Key, Phrase] = field(default_factory=dict[Key, Phrase])
+    gone: Mapping[LayerKey, Phrase] = field(default_factory=dict[LayerKey, Phrase])
     """What its owner removed in the meantime, and why it must not be sent again."""
 
 
 async def read_stored_ledger(rows: Messages, memories: Memories | None, turn: Turn) -> StoredLedger:
-    kept = _sound(turn.session.runtime.get(KEY) or {}, turn.owner)
+    kept = _check_stored(turn.session.runtime.get(KEY) or {}, turn.owner)
     change, changed = int(kept.get("change", 0)), list[Memory]()
     if memories and kept:
         changed = list(await memories.changes(turn.owner, after=change, limit=MAX_CHANGES))
         change = max([change, *(memory.change for memory in changed)])
     if memories and (not kept or len(changed) >= MAX_CHANGES):
         change = await memories.last_change(turn.owner)
-    names = _names(kept)
+    names = _text_hashes(kept)
     texts: Mapping[str, str] = await rows.texts(turn.owner, names) if names else {}
-    return StoredLedger(kept, texts, changed, change, await _gone(rows, turn.owner, kept))
+    return StoredLedger(kept, texts, changed, change, await _find_removed(rows, turn.owner, kept))
 
 
-async def _gone(rows: Messages, owner: str, kept: Mapping[str, Any]) -> Mapping[Key, Phrase]:
-    """Summaries and collected answers that are no longer there; those that only others push out may stay."""
-    places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _rows(kept) if row[1] in GONE}
+async def _find_removed(rows: Messages, owner: str, kept: Mapping[str, Any]) -> Mapping[LayerKey, Phrase]:
+    """Summaries and collected answers that are no longer there; those that are only displaced by others may stay."""
+    places = {(row[1], row[2]): row[2].partition(":")[2].rpartition("#") for row in _layer_rows(kept) if row[1] in GONE}
     if not places:
         return {}
     of = {layer: sorted({place[0] for (name, _), place in places.items() if name == layer}) for layer in GONE}
@@ -203,16 +202,23 @@ class TurnRequests:
         """The last request of this turn that the model has seen, and the chat it was made of."""
 
     def context(
-        self, turn: Turn, layers: Sequence[Layer], chat: Chat, since: Sequence[Message], *, tools: Sequence[AnyTool],
-        repeat: Sequence[Layer], skipped: Mapping[str, Phrase],
-    ) -> Context:  # fmt: skip
+        self,
+        turn: Turn,
+        layers: Sequence[Layer],
+        chat: Chat,
+        since: Sequence[Message],
+        *,
+        tools: Sequence[AnyTool],
+        repeat: Sequence[Layer],
+        skipped: Mapping[str, Phrase],
+    ) -> Context:
         """The next request; `since` is what the turn has added so far."""
-        layers, steps = apart(layers), str(turn.session.runtime.get("steps", ""))
+        layers, steps = number_duplicates(layers), str(turn.session.runtime.get("steps", ""))
         ledger = self._ledger
         if ledger is None or chat is not self._chat or steps != self._steps:
-            ledger = self._open(turn, chat, since, tools, folded=steps != self._steps)
+            ledger = self._open_ledger(turn, chat, since, tools, folded=steps != self._steps)
             self._ledger, self._chat, self._steps, self._taken = ledger, chat, steps, len(since)
-            if reason := self._must_go(turn, ledger, layers):
+            if reason := self._removal_reason(turn, ledger, layers):
                 ledger.new_epoch(reason)
         for message in since[self._taken :]:
             ledger.append(message)
@@ -228,7 +234,7 @@ class TurnRequests:
             self._pending = None
             self._sent = (self._chat, self._ledger.snapshot())
 
-    def snapshot_row(self, turn: Turn) -> tuple[dict[str, Any], dict[str, str]] | None:
+    def to_row(self, turn: Turn) -> tuple[dict[str, Any], dict[str, str]] | None:
         """What the next turn needs, and its texts by hash; None when nothing was seen and all stays as it was."""
         if self._sent is None:
             return None
@@ -238,19 +244,23 @@ class TurnRequests:
         seqs = dict(enumerate([*message_numbers(chat.rows), turn.before or 0]))
         if snapshot.start not in seqs or not all(place in seqs for place in snapshot.updates):
             return {"epoch": snapshot.epoch, "lost": LOST.to_json(), "change": self._past.change}, {}
-        told = {str(seqs[place]): [_row(*one) for one in said] for place, said in snapshot.updates.items()}
         kept = {
-            "epoch": snapshot.epoch, "reason": snapshot.reason.to_json(), "change": self._past.change,
-            "start": seqs[snapshot.start], "size": snapshot.size, "digest": snapshot.digest, "tools": snapshot.tools,
-            "form": snapshot.form, "head": [_row(one.decision, one.layer, one.reason) for one in snapshot.head],
-            "told": told,
-        }  # fmt: skip
-        layers = [one.layer for one in snapshot.head] + [
-            one.layer for said in snapshot.updates.values() for one in said
-        ]
+            "epoch": snapshot.epoch,
+            "reason": snapshot.reason.to_json(),
+            "change": self._past.change,
+            "start": seqs[snapshot.start],
+            "size": snapshot.size,
+            "digest": snapshot.digest,
+            "tools": snapshot.tools,
+            "form": snapshot.form,
+            "head": [_layer_row(one.decision, one.layer, one.reason) for one in snapshot.head],
+            "told": {str(seqs[at]): [_layer_row(*one) for one in some] for at, some in snapshot.updates.items()},
+        }
+        layers = [one.layer for one in snapshot.head]
+        layers += [one.layer for some in snapshot.updates.values() for one in some]
         return kept, {text_hash(layer.text): layer.text for layer in layers}
 
-    def _open(
+    def _open_ledger(
         self, turn: Turn, chat: Chat, since: Sequence[Message], tools: Sequence[AnyTool], *, folded: bool
     ) -> Ledger:
         """A ledger with the chat as its log, at the last request where that can be."""
@@ -265,14 +275,14 @@ class TurnRequests:
         elif self._sent:
             ledger.resume(self._sent[1], history, tools)
         elif kept:
-            found = _snapshot(self._past, chat, Runtime.of(turn.session.runtime).folded)
+            found = _read_snapshot(self._past, chat, Runtime.of(turn.session.runtime).folded)
             if isinstance(found, Phrase):
                 ledger.start_after(int(kept["epoch"]), found)
             else:
                 ledger.resume(found, history, tools)
         return ledger
 
-    def _must_go(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer]) -> Phrase | None:
+    def _removal_reason(self, turn: Turn, ledger: Ledger, layers: Sequence[Layer]) -> Phrase | None:
         """Why something that was sent must not stay; None when all of it may."""
         if self._sent or not ledger.seen:
             return None
@@ -298,17 +308,17 @@ class TurnRequests:
         return None
 
 
-def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
-    """What is kept, where it has the form that it was written in; else only that it is lost. It lay in a store, and may
-    have come from a file."""
+def _check_stored(kept: Any, owner: str) -> Mapping[str, Any]:
+    """What is stored, where it has the form that it was written in; else only that it is lost. A store may have come
+    from a file."""
     found = cast("dict[str, Any]", kept) if isinstance(kept, dict) else {"": kept}
-    lost = {"epoch": found["epoch"] if _typed(found, {"epoch": int}) else 1, "lost": LOST.to_json(), "change": 0}
+    lost = {"epoch": found["epoch"] if _has_types(found, {"epoch": int}) else 1, "lost": LOST.to_json(), "change": 0}
     if not found:
         return found
-    if "lost" in found and _typed(found, {"epoch": int, "change": int}) and Phrase.is_json(found["lost"]):
+    if "lost" in found and _has_types(found, {"epoch": int, "change": int}) and Phrase.is_json(found["lost"]):
         return found
     told, head = found.get("told"), found.get("head")
-    if not _typed(found, FIELDS) or not isinstance(told, dict) or not isinstance(head, list):
+    if not _has_types(found, FIELDS) or not isinstance(told, dict) or not isinstance(head, list):
         return lost
     if not Phrase.is_json(found.get("reason")):
         return lost
@@ -318,10 +328,10 @@ def _sound(kept: Any, owner: str) -> Mapping[str, Any]:
         if not (place.isascii() and place.isdigit() and len(place) < 16 and isinstance(updates, list)):
             return lost
         rows += [(row, CHANGES) for row in cast("list[Any]", updates)]
-    return found if all(_is_row(row, kinds, owner) for row, kinds in rows) else lost
+    return found if all(_is_layer_row(row, kinds, owner) for row, kinds in rows) else lost
 
 
-def _typed(found: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
+def _has_types(found: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
     for name, kind in fields.items():
         value: Any = found.get(name)
         if type(value) is not kind or (kind is int and not 0 <= value < NUMBER_LIMIT):
@@ -329,7 +339,7 @@ def _typed(found: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
     return True
 
 
-def _is_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
+def _is_layer_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
     if not isinstance(row, list) or len(cast("list[Any]", row)) != 8:
         return False
     change, name, source, whose, trust, volatile, version, reason = cast("list[Any]", row)
@@ -338,8 +348,8 @@ def _is_row(row: Any, kinds: Sequence[str], owner: str) -> bool:
     return known and isinstance(volatile, bool) and (whose is None or whose == owner)
 
 
-def apart(layers: Sequence[Layer]) -> list[Layer]:
-    """Layers that can be told apart: of several of one name and source each has a number."""
+def number_duplicates(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers with distinct keys: of several of one name and source each gets a number."""
     count: dict[tuple[str, str], int] = {}
     found: list[Layer] = []
     for layer in layers:
@@ -348,20 +358,20 @@ def apart(layers: Sequence[Layer]) -> list[Layer]:
     return found
 
 
-def _row(change: str, layer: Layer, reason: Phrase) -> list[Any]:
+def _layer_row(change: str, layer: Layer, reason: Phrase) -> list[Any]:
     origin = [layer.name, layer.source, layer.owner, layer.trust, layer.volatile]
     return [change, *origin, text_hash(layer.text), reason.to_json()]
 
 
-def _rows(kept: Mapping[str, Any]) -> list[Any]:
+def _layer_rows(kept: Mapping[str, Any]) -> list[Any]:
     return [*kept.get("head", ()), *(row for told in kept.get("told", {}).values() for row in told)]
 
 
-def _names(kept: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(row[6] for row in _rows(kept)))
+def _text_hashes(kept: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(row[6] for row in _layer_rows(kept)))
 
 
-def _snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | Phrase:
+def _read_snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | Phrase:
     """The last request as it is kept, with its place in this chat; or why there is none."""
     kept = past.kept
     if "lost" in kept:
@@ -370,20 +380,26 @@ def _snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapshot | P
         return COMPACTED
     at = {seq: place for place, seq in enumerate(message_numbers(chat.rows)) if seq}
     seqs = [int(seq) for seq in kept["told"]]
-    if any(name not in past.texts for name in _names(kept)) or any(seq not in at for seq in (kept["start"], *seqs)):
+    has_texts = all(name in past.texts for name in _text_hashes(kept))
+    if not has_texts or any(seq not in at for seq in (kept["start"], *seqs)):
         return LOST
     return LedgerSnapshot(
-        kept["epoch"], Phrase.from_json(kept["reason"]),
-        tuple(Fitted(layer, change, reason) for change, layer, reason in _layers(kept["head"], past.texts)),
+        kept["epoch"],
+        Phrase.from_json(kept["reason"]),
+        tuple(Fitted(layer, change, reason) for change, layer, reason in _read_layers(kept["head"], past.texts)),
         {
-            at[int(seq)]: tuple(LayerUpdate(*one) for one in _layers(rows, past.texts))
+            at[int(seq)]: tuple(LayerUpdate(*one) for one in _read_layers(rows, past.texts))
             for seq, rows in kept["told"].items()
         },
-        at[kept["start"]], kept["size"], kept["tools"], kept["form"], kept["digest"],
-    )  # fmt: skip
+        at[kept["start"]],
+        kept["size"],
+        kept["tools"],
+        kept["form"],
+        kept["digest"],
+    )
 
 
-def _layers(rows: Sequence[Sequence[Any]], texts: Mapping[str, str]) -> list[tuple[Any, Layer, Phrase]]:
+def _read_layers(rows: Sequence[Sequence[Any]], texts: Mapping[str, str]) -> list[tuple[Any, Layer, Phrase]]:
     return [
         (change, Layer(name, texts[version], source, owner, trust, volatile), Phrase.from_json(reason))
         for change, name, source, owner, trust, volatile, version, reason in rows

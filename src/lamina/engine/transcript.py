@@ -12,7 +12,7 @@ from lamina.records import FinalState, StoredMessage, TurnRecord
 from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Text, ToolCallEvent, ToolOutput, ToolResult, TurnEvent, Usage
 
-Call = tuple[ToolCallEvent, ToolResult | None]
+CallPair = tuple[ToolCallEvent, ToolResult | None]
 """A call and what came back, unless the turn ended before."""
 
 
@@ -23,7 +23,7 @@ class Transcript:
     began: Began | None = None
     text: str = ""
     """The whole answer; a blank line separates the texts between which tools ran."""
-    calls: list[Call] = field(default_factory=list[Call])
+    calls: list[CallPair] = field(default_factory=list[CallPair])
     usage: Usage = Usage(0, 0, 0)  # noqa: RUF009 -- it is frozen
     ended: Ended | None = None
     starts_step: bool = False
@@ -90,7 +90,7 @@ def replay_events(rows: Sequence[StoredMessage], turn: TurnRecord, current: str,
         yield Usage(turn.usage.get("prompt", 0), turn.usage.get("cached", 0), turn.usage.get("completion", 0))
 
 
-def stored_calls(rows: Sequence[StoredMessage]) -> list[Call]:
+def stored_calls(rows: Sequence[StoredMessage]) -> list[CallPair]:
     """The calls in these messages with their results, as the model got them."""
     results = _results_by_call(rows)
     return [

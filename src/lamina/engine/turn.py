@@ -17,7 +17,7 @@ from typing import Any
 
 from lamina.apart import run_apart, work_for
 from lamina.assembly.fences import ADVICE, MAX_CHARS, TagFilter, find_hint_tags, tool_result
-from lamina.assembly.history import MAX_CALL_ID_CHARACTERS, Chat, check_message, has_pictures
+from lamina.assembly.history import MAX_CALL_ID_CHARACTERS, Chat
 from lamina.assembly.request import encode
 from lamina.assembly.trace import Trace
 from lamina.engine.build import ContextBuilder, Gathered
@@ -50,7 +50,7 @@ from lamina.errors import (
     StalledError,
     StoreError,
     format_value,
-)  # fmt: skip
+)
 from lamina.ports import Ask, Complete, Provider
 from lamina.prompts.injection import InjectionState, SystemPromptManager
 from lamina.records import FinalState, NewJob, Sent, Turn, TurnRecord
@@ -60,7 +60,6 @@ from lamina.text.messages import NOTHING, Phrase
 from lamina.text.unicode import MAX_LOOP_SIZE, join_surrogates, slices
 from lamina.tools.registry import ToolRegistry
 from lamina.types import (
-    AnyMessage,
     Began,
     Context,
     Decision,
@@ -75,16 +74,28 @@ from lamina.types import (
     ToolOutput,
     ToolResult,
     Usage,
-)  # fmt: skip
+)
 
 CANCELLED = Phrase("turn.cancelled")
 PIPED = "\n\n<stdin>\n"
-"""What stands between the user's words and text that was piped in: from there on it is somebody else's."""
+"""What separates the user's words from text that was piped in: what follows it is not the user's."""
+ADDRESS = re.compile(r"https?://\S{1,2000}", re.IGNORECASE)
+MAX_ADDRESSES = 1_000
+CALLER_FAULT_STATUSES = {*range(400, 500)} - {401, 403, 404}
+"""What a provider answers to a request that is wrong; the others are about our key, or our address of it."""
+BATCH_INTERVAL_S = 0.05
+"""Seconds that text waits for more before it is stored and shown; the first of an answer does not wait."""
+YIELD_INTERVAL_S = 0.005
+"""Seconds after which a stream without a pause lets other tasks run."""
+LEASE_S = 60.0
+OVERSIZE_FACTOR = 1.2
+"""A request that is estimated this much larger than the model's window is not sent; less may be an error of ours."""
+CUT_OFF = Phrase("notice.answer_cut", setting="LAMINA_MAX_TOKENS")
 MAX_ANSWER_CHARACTERS = 4_000_000
-"""What goes on longer is broken."""
+"""A longer answer counts as a broken stream."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_REPORTED_TOKENS = 10**9
-"""More than this no provider has counted for one request."""
+"""No provider has counted more than this for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +105,11 @@ class TurnLimits:
     steps: int = 50
     """Requests to the model."""
     seconds: float = 600.0
-    """Without the time that somebody is asked for a yes."""
+    """Without the time in which a person is asked for a yes."""
     tokens: int = 0
     """Of all requests and answers together, as the provider counts them; 0 for no limit."""
     answer: int | None = None
-    """Of one answer, told to the provider."""
+    """Of one answer, as the provider is asked."""
 
 
 @dataclass(slots=True)
@@ -144,7 +155,7 @@ class TurnState:
     """Characters of what the caller gave, once they are counted."""
     known_ids: set[str] = field(default_factory=set[str])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
-    """For each id that has_output again, the last number that was put behind it."""
+    """For each id that was used again, the last number that was put behind it."""
     typed_tags: frozenset[str] = frozenset()
     """Hints that the user wrote, tag by tag."""
     typed_addresses: str = ""
@@ -194,16 +205,14 @@ class TurnState:
         return Sent(trace.value, {name: text for name, text in trace.texts.items() if name not in self.stored_texts})
 
     def mark_stored(self, sent: Sent | None) -> None:
-        """It is stored."""
+        """Note that a part of the trace is stored."""
         if sent:
-            self.stored_requests, self.stored_texts = (
-                len(sent.receipt["requests"]),
-                self.stored_texts | sent.texts.keys(),
-            )
+            self.stored_requests = len(sent.receipt["requests"])
+            self.stored_texts |= sent.texts.keys()
 
     def normalize_call(self, call: ToolCallEvent) -> ToolCallEvent:
-        """The call as it can be sent again, to any provider: ids that were given twice are told apart, long ones cut,
-        and a tool's name has the letters that names may have. Whatever a model calls, the session goes on."""
+        """The call as it can be sent again, to any provider: ids that were used twice get a number, long ones cut,
+        and a tool's name has the letters that names may have. Whatever a model calls, the session continues."""
         given = name = join_surrogates(call.id[: 2 * MAX_CALL_ID_CHARACTERS])[:MAX_CALL_ID_CHARACTERS] or "call"
         number = 0
         while name in self.known_ids:
@@ -304,13 +313,9 @@ def _end_of(state: TurnState, problem: BaseException | None, limits: TurnLimits)
     return "failed", what, Phrase("bug.hint")
 
 
-CALLERS_FAULT = {*range(400, 500)} - {401, 403, 404}
-"""What a provider answers to a request that is wrong; the others are about our key, or our address of it."""
-
-
 def http_status(problem: BaseException | None) -> int:
     """Whose matter a failure is, as HTTP says it: a request that the provider refused is the caller's."""
-    if isinstance(problem, RejectedError) and problem.provider_status in CALLERS_FAULT:
+    if isinstance(problem, RejectedError) and problem.provider_status in CALLER_FAULT_STATUSES:
         return 400
     return problem.status if isinstance(problem, LaminaError) else 0
 
@@ -341,7 +346,7 @@ def _counts(usage: Usage) -> tuple[int, int, int]:
 
 def read_user_words(state: TurnState) -> tuple[frozenset[str], str]:
     """The hints and the addresses in the user's own words, of this turn and of those in the window; what was piped in
-    below them is somebody else's."""
+    below them is not theirs."""
     rows = state.chat.rows if state.chat else ()
     texts = [state.turn.words, *(row.text for row in rows if row.role == "user")]
     own = [text.partition(PIPED)[0] for text in texts]
@@ -350,21 +355,8 @@ def read_user_words(state: TurnState) -> tuple[frozenset[str], str]:
     return tags, "\n".join(address[0] for address in itertools.islice(found, MAX_ADDRESSES))
 
 
-ADDRESS = re.compile(r"https?://\S{1,2000}", re.IGNORECASE)
-MAX_ADDRESSES = 1_000
-
-BATCH_INTERVAL_S = 0.05
-"""Seconds that text waits for more before it is stored and shown; the first of an answer does not wait."""
-YIELD_INTERVAL_S = 0.005
-"""Seconds after which whoever streams without a pause lets others run."""
-LEASE_S = 60.0
-OVERSIZE_FACTOR = 1.2
-"""A request that is estimated this much larger than the model's window is not sent; less may be an error of ours."""
-CUT_OFF = Phrase("notice.answer_cut", setting="LAMINA_MAX_TOKENS")
-
-
 class Engine:
-    """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to whoever reads."""
+    """Runs turns: `start` returns as soon as the question is stored; the turn streams its events to any reader."""
 
     def __init__(
         self,
@@ -389,8 +381,8 @@ class Engine:
         """Of each session, by owner, name and birth, the texts of its last turn: they need not be stored again."""
 
     async def start(self, turn: Turn, *, key: str = "", ask: Ask | None = None) -> TurnHandle:
-        """Store the question; the turn runs on in a task of its own, even when the caller leaves meanwhile. The same
-        key again is the same turn."""
+        """Store the question; the turn runs on in a task of its own, even when the caller leaves. The same key again
+        is the same turn."""
         starting = asyncio.create_task(self._start(turn, key, ask))
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
@@ -399,19 +391,14 @@ class Engine:
     async def _start(self, turn: Turn, key: str, ask: Ask | None) -> TurnHandle:
         work_for(turn.owner)
         turn = self.builder.marked(turn)
-        content = turn.user if isinstance(turn.user, str) else [dict(part) for part in turn.user]
-        messages: Sequence[AnyMessage] = turn.given.results or [{"role": "user", "content": content}]
-        size = size_of(turn.user)
-        for message in messages:  # once it is stored, it is sent with every request after it
-            await run_apart(size_of(message), check_message, message, "message")
-        if self.builder.settings.blind and any(has_pictures(message) for message in messages):
-            raise MessageError("message.no_pictures")
+        messages = await self.builder.check_messages(turn)
         self._check_tools(turn)
+        tokens = await run_apart(size_of(turn.user), self.builder.settings.count, turn.words)
+        owner, session_id, more = turn.owner, turn.session.session_id, messages[1:]
         record = await self._turns.begin(
-            turn.owner, turn.session.session_id, messages[0], key=key, lease=self._lease,
-            tokens=await run_apart(size, self.builder.settings.count, turn.words), more=messages[1:],
-        )  # fmt: skip
-        if record.repeated:  # joined where it runs here; else whoever asked reads it from the store
+            owner, session_id, messages[0], key=key, lease=self._lease, tokens=tokens, more=more
+        )
+        if record.repeated:  # joined where it runs here; else the caller reads it from the store
             return self.running(record.turn_id) or TurnHandle(record)
         running = TurnHandle(record)
         running.emit(Began(record.turn_id, record.session_id, record.answer_message_id))
@@ -462,7 +449,7 @@ class Engine:
         lost = await asyncio.gather(*helpers, return_exceptions=True)
         trouble = next((one for one in lost if isinstance(one, Exception)), None)
         (failed,) = await asyncio.gather(self._finish(state, trouble or problem), return_exceptions=True)
-        if isinstance(failed, LeaseError):  # ended by somebody else while this end was on its way
+        if isinstance(failed, LeaseError):  # another process ended it in the meantime
             (failed,) = await asyncio.gather(self._finish(state, failed), return_exceptions=True)
         if isinstance(failed, BaseException):
             self._log.error("[Engine] the end of turn %s could not be stored: %s", state.record.turn_id, failed)
@@ -490,9 +477,7 @@ class Engine:
                 context = await self._next_request(state)
                 calls = await self._answer(state, context)
                 state.caller_calls = [call for call in calls if call.name in turn.given.tool_names]
-                if (
-                    not calls or state.caller_calls
-                ):  # what the caller runs comes first; the model can ask for ours again
+                if not calls or state.caller_calls:  # the caller's come first; the model can ask for ours again
                     return
                 await self._run_tools(state, calls)
                 spent = sum(usage.prompt + usage.completion for _, usage in state.usages)
@@ -504,7 +489,7 @@ class Engine:
         """The next request, within the window: what is older is folded when that is due, at every step (S9)."""
         context = await self._build_within_window(state)
         window = self.provider.window
-        if window and context.receipt.tokens > OVERSIZE_FACTOR * window:  # nobody would take it: it is not sent
+        if window and context.receipt.tokens > OVERSIZE_FACTOR * window:  # no provider would take it
             raise MessageError("request.too_large", tokens=context.receipt.tokens, window=window)
         return context
 
@@ -529,7 +514,7 @@ class Engine:
                 await self._compact(state, context, turns=1 if state.turn.given.results else 0)
             except CompactionError as error:
                 refused = error
-            context = await self._assemble(state)  # where it was refused too: what was tried on is not what is sent
+            context = await self._assemble(state)  # where it was refused too: what was tried is not what is sent
             if refused and context.receipt.dropped.count and not state.warned:  # else all of it fits
                 reason = Phrase("notice.not_compacted", why=refused.phrase, hint=refused.next_step)
                 state.handle.emit(Notice("compaction", reason))
@@ -585,7 +570,7 @@ class Engine:
         return made
 
     async def _fold(self, state: TurnState, context: Context, upto: int, *, again: bool = False) -> Compaction:
-        """Try a compaction on: the turn goes on with it, or is as before where it frees too little."""
+        """Try a compaction: the turn continues with it, or is as before where it frees too little."""
         session, budget = state.turn.session, self.builder.settings.budget
         made = await fold(self._store.messages, session, upto, budget=budget, complete=self._complete, again=again)
         runtime = {**session.runtime, "compactions": with_compaction(session, made)}
@@ -600,13 +585,11 @@ class Engine:
         return made
 
     async def compact(self, turn: Turn) -> Compacted:
-        """Fold a session now, all but its newest turn. The words of the turn only stand for those that will come."""
+        """Fold a session now, all but its newest turn. The words of the turn only hold the place of the next ones."""
         turn = self.builder.marked(turn)
-        record = TurnRecord(
-            turn.owner, "", turn.session.session_id, "", "streaming", "", 0, "", 0, {}, {}, "", 0.0, None, 0.0
-        )
-        running = TurnHandle(record)
-        state = TurnState(turn, running.turn, running, None, Runtime.of(turn.session.runtime))
+        owner, session_id = turn.owner, turn.session.session_id
+        record = TurnRecord(owner, "", session_id, "", "streaming", "", 0, "", 0, {}, {}, "", 0.0, None, 0.0)
+        state = TurnState(turn, record, TurnHandle(record), None, Runtime.of(turn.session.runtime))
         state.requests, state.prompts = await self.builder.requests(turn), self.builder.prompts(turn)
         state.gathered, state.chat = await asyncio.gather(self.builder.gather(turn), self.builder.chat(turn))
         before = await self._assemble(state)
@@ -616,11 +599,10 @@ class Engine:
         return Compacted(whole_before, after.receipt.tokens, made.upto, made.text, made.written_by)
 
     async def _answer(self, state: TurnState, context: Context) -> list[ToolCallEvent]:
-        """One request: its texts go to whoever stores and shows them; its calls come back when it is over."""
+        """One request: its texts are stored and shown by `_store_texts`; its calls are returned when it is over."""
         state.receipts.append(context.receipt)
-        later = asyncio.get_running_loop().call_later(
-            BATCH_INTERVAL_S, state.has_text.set
-        )  # who waits for long has it stored
+        # A request whose answer is slow to begin is stored before the first text comes.
+        later = asyncio.get_running_loop().call_later(BATCH_INTERVAL_S, state.has_text.set)
         state.begin_step()
         tags = TagFilter(state.turn.mark, state.typed_tags.__contains__)
         calls: list[ToolCallEvent] = []
@@ -634,7 +616,7 @@ class Engine:
                 async for event in stream:
                     if (
                         time.monotonic() - rested > YIELD_INTERVAL_S
-                    ):  # a provider that never waits must not starve everybody else
+                    ):  # a provider that never waits starves no other turn
                         await asyncio.sleep(0)
                         rested = time.monotonic()
                     self._mark_sent(state)
@@ -726,7 +708,7 @@ class Engine:
                 await asyncio.sleep(BATCH_INTERVAL_S)
 
     async def _renew_lease(self, state: TurnState) -> None:
-        """Nobody takes a turn that is being answered for abandoned."""
+        """Keep the lease, so that no other process ends this turn as abandoned."""
         while True:
             await asyncio.sleep(self._lease / 3)
             await self._turns.renew(*state.key, lease=self._lease)
@@ -738,14 +720,14 @@ class Engine:
             self._log.error("[Engine] turn %s ended by a bug\n%s", state.record.turn_id, trace)
         if isinstance(problem, LimitError | TimeoutError):
             state.handle.emit(Notice("limit", error))
-        if isinstance(problem, LeaseError):  # somebody else has ended it: what is stored counts
+        if isinstance(problem, LeaseError):  # another process ended it: what is stored counts
             record = await self._turns.get(*state.key)
             stored: FinalState = "interrupted" if record.state == "streaming" else record.state
             return state.handle.end(record, Ended(stored, Phrase.load(record.error) or error, hint))
         trace = await run_apart(state.size, state.write_trace)
         texts = {**trace.texts, **state.injected_texts}
         runtime = state.runtime.to_dict()
-        if state.requests and (kept := state.requests.snapshot_row(state.turn)):
+        if state.requests and (kept := state.requests.to_row(state.turn)):
             runtime, texts = {**runtime, LEDGER: kept[0]}, {**texts, **kept[1]}
         answer: Message = {"role": "assistant", "content": state.answer_text}
         handed = state.caller_calls if final == "complete" else ()
@@ -753,14 +735,18 @@ class Engine:
             answer = {"role": "assistant", "content": state.answer_text or None, "tool_calls": write_calls(handed)}
         lasting = state.turn.given.history is None
         record = await self._turns.finish(
-            *state.key, state=final, answer=answer, usage=sum_usage(state, hint),
+            *state.key,
+            state=final,
+            answer=answer,
+            usage=sum_usage(state, hint),
             receipt=trace.value if state.stored_requests < len(state.receipts) else None,
             texts={name: text for name, text in texts.items() if name not in state.stored_texts},
             injection=state.changed_injection,
             runtime=runtime if lasting else None,
-            jobs=self._jobs(state.record), error=error.dump(),
+            jobs=self._jobs(state.record),
+            error=error.dump(),
             tokens=await run_apart(state.length, self.builder.settings.count, state.answer_text),
-        )  # fmt: skip
+        )
         record = replace(record, receipt=trace.value)
         self._texts_of_sessions.pop(_session_key(state.turn), None)
         self._texts_of_sessions[_session_key(state.turn)] = frozenset(texts)  # only now: they are stored

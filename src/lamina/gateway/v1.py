@@ -11,13 +11,14 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from lamina.app.app import CANCELLED, App, TurnHandle
+from lamina.engine.transcript import Transcript
 from lamina.errors import format_value
 from lamina.gateway.handlers import (
     HttpError,
@@ -34,7 +35,7 @@ from lamina.gateway.schemas import Number
 from lamina.gateway.sse import HEADERS, MEDIA, PING_INTERVAL_S, event_bytes, with_pings
 from lamina.records import REQUESTS, CallerInput, TurnRecord
 from lamina.text.messages import Phrase
-from lamina.types import Began, Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
+from lamina.types import Began, Ended, Message, ToolCallEvent, TurnEvent, Usage
 
 SESSION_HEADER, ON_LEAVE_HEADER = "x-lamina-session", "x-lamina-on-leave"
 MAX_MESSAGES = 10_000
@@ -72,46 +73,29 @@ class ClientRequest:
 
 
 @dataclass(slots=True)
-class TurnAnswer:
+class TurnAnswer(Transcript):
     """What came of a turn."""
 
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     """Of the caller's own tools: calls of the gateway's tools are not shown to it."""
-    text: str = ""
-    calls: list[ToolCallEvent] = field(default_factory=list[ToolCallEvent])
-    has_run_tools: bool = False
-    """Since the last text."""
-    usage: Usage = Usage(0, 0, 0)  # noqa: RUF009 -- it is frozen
-    ended: Ended = Ended("complete")  # noqa: RUF009 -- the same
 
-    def take(self, event: TurnEvent) -> str:
-        """Add what the client is to know; returns the text that is new. There is a blank line between texts between
-        which tools ran."""
-        if isinstance(event, Text):
-            new = f"\n\n{event.text}" if self.has_run_tools and self.text else event.text
-            self.has_run_tools = False
-            self.text += new
-            return new
-        if isinstance(event, ToolCallEvent) and event.name in self.names:
-            self.calls.append(event)
-        elif isinstance(event, ToolResult):
-            self.has_run_tools = True
-        elif isinstance(event, Usage):
-            was = self.usage
-            self.usage = Usage(was.prompt + event.prompt, was.cached + event.cached, was.completion + event.completion)
-        elif isinstance(event, Ended):
-            self.ended = event
-        return ""
+    @property
+    def caller_calls(self) -> list[ToolCallEvent]:
+        return [call for call, _ in self.calls if call.name in self.names]
+
+    @property
+    def end(self) -> Ended:
+        return self.ended or Ended("complete")
 
     @property
     def failed(self) -> bool:
         """Whether no client should take this for an answer: a part of one never looks complete."""
-        return self.ended.state != "complete"
+        return self.end.state != "complete"
 
     def failure(self) -> HttpError:
-        error = self.ended.error or Phrase("turn.no_answer")
-        status = 400 if self.ended.error == CANCELLED else self.ended.status or 502
-        hint = self.ended.hint or Phrase("turn.no_answer.hint")
+        error = self.end.error or Phrase("turn.no_answer")
+        status = 400 if self.end.error == CANCELLED else self.end.status or 502
+        hint = self.end.hint or Phrase("turn.no_answer.hint")
         return HttpError(status, error, hint=hint, kind="provider")
 
 
@@ -264,7 +248,7 @@ async def _answer_client(
     asked: ClientRequest = await request.work(read, request.body)
     model, ends_early = check_model(app, request.body.model), ends_with_client(request, asked)
     running = await start_turn(app, request, asked)
-    answer = TurnAnswer(frozenset(str(tool["function"]["name"]) for tool in asked.tools))
+    answer = TurnAnswer(names=frozenset(str(tool["function"]["name"]) for tool in asked.tools))
     writer, headers = form(running.turn.turn_id, model, answer, request.body), turn_headers(running.turn)
     if asked.stream:
         events = stream_answer(running, ends_early, writer.write, form.PING)
@@ -404,12 +388,12 @@ def _openai_tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 def _openai_calls(answer: TurnAnswer) -> Sequence[Mapping[str, Any]]:
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in answer.calls
+        for call in answer.caller_calls
     ]
 
 
 def _openai_finish(answer: TurnAnswer) -> str:
-    return "tool_calls" if answer.calls else OPENAI_FINISH.get(answer.ended.reason, "stop")
+    return "tool_calls" if answer.caller_calls else OPENAI_FINISH.get(answer.end.reason, "stop")
 
 
 def _openai_usage(usage: Usage) -> Mapping[str, Any]:
@@ -434,8 +418,8 @@ class OpenAIWriter:
 
     def whole(self) -> Mapping[str, Any]:
         answer = self._answer
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
-        if answer.calls:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.caller_calls else "")}
+        if answer.caller_calls:
             message["tool_calls"] = _openai_calls(answer)
         choice = {"index": 0, "message": message, "finish_reason": _openai_finish(answer), "logprobs": None}
         return {
@@ -637,7 +621,7 @@ def _call_input(call: ToolCallEvent) -> Any:
 
 
 def _anthropic_stop(answer: TurnAnswer) -> str:
-    return "tool_use" if answer.calls else ANTHROPIC_STOPS.get(answer.ended.reason, "end_turn")
+    return "tool_use" if answer.caller_calls else ANTHROPIC_STOPS.get(answer.end.reason, "end_turn")
 
 
 def _anthropic_usage(usage: Usage) -> Mapping[str, int]:
@@ -660,8 +644,10 @@ class AnthropicWriter:
 
     def whole(self) -> Mapping[str, Any]:
         answer = self._answer
-        blocks: list[Any] = [{"type": "text", "text": answer.text}] if answer.text or not answer.calls else []
-        blocks += [{"type": "tool_use", "id": c.id, "name": c.name, "input": _call_input(c)} for c in answer.calls]
+        blocks: list[Any] = [{"type": "text", "text": answer.text}] if answer.text or not answer.caller_calls else []
+        blocks += [
+            {"type": "tool_use", "id": c.id, "name": c.name, "input": _call_input(c)} for c in answer.caller_calls
+        ]
         return {
             "id": self._name, "type": "message", "role": "assistant", "model": self._model, "content": blocks,
             "stop_reason": _anthropic_stop(answer), "stop_sequence": None, "usage": _anthropic_usage(answer.usage),
@@ -696,7 +682,7 @@ class AnthropicWriter:
         if answer.failed:
             return event_bytes("error", error_body(answer.failure(), "anthropic"))
         pieces = [self._stop()] if self._open else []
-        for call in answer.calls:
+        for call in answer.caller_calls:
             pieces.append(self._start({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}))
             written = json.dumps(_call_input(call), ensure_ascii=False)  # the same that a whole message has
             pieces += [self._delta({"type": "input_json_delta", "partial_json": written}), self._stop()]

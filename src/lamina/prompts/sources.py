@@ -178,7 +178,7 @@ class FunctionSource:
         if layer not in LAYERS:
             raise LayerError("source.unknown_layer", name=format_value(layer), known=LAYERS)
         self.name, self.optional = layer, optional
-        self._called = called
+        self.called = called
         self._function = function
         self._trust: Trust = trust
 
@@ -187,12 +187,12 @@ class FunctionSource:
         if isinstance(found, LaminaError) or (isinstance(found, BaseException) and not isinstance(found, Exception)):
             raise found
         if isinstance(found, Exception):
-            values = {"source": self._called, "error": type(found).__name__, "problem": str(found)}
+            values = {"source": self.called, "error": type(found).__name__, "problem": str(found)}
             raise LayerError("source.failed", **values) from found
         if found is None:
             return ()
         if isinstance(found, str):
-            return (Layer(self.name, found, f"source:{self._called}", None, self._trust, True),)
+            return (Layer(self.name, found, f"source:{self.called}", None, self._trust, True),)
         if not isinstance(found, Layer | list | tuple):
             raise self._unusable(found)
         layers = (found,) if isinstance(found, Layer) else tuple(found)
@@ -202,7 +202,7 @@ class FunctionSource:
         return layers
 
     def _unusable(self, value: object) -> LayerError:
-        return LayerError("source.unusable_value", source=self._called, value=format_value(value))
+        return LayerError("source.unusable_value", source=self.called, value=format_value(value))
 
     async def _ask(self, turn: Turn) -> SourceAnswer:
         answer = self._function(turn)
