@@ -84,7 +84,7 @@ class Page {
 
   leave() {
     const view = this.view;
-    hush(".bad"); // what went wrong there is no matter of the next view
+    hush(".bad"); // an error of this view does not belong to the next one
     this.view = null;
     view?.leave?.();
   }

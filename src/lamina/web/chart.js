@@ -20,7 +20,7 @@ function round(value) {
 export function chart(turns, current) {
   const all = turns.map((turn, place) => {
     const [prompt, cached] = turn.usage?.requests?.at(-1) ?? [turn.usage?.prompt ?? 0, turn.usage?.cached ?? 0];
-    return { turn, number: place + 1, prompt, cached }; // no request is without a token: 0 is one that nobody counted
+    return { turn, number: place + 1, prompt, cached }; // every request has tokens: 0 means that they were not counted
   });
   const rows = all.slice(-MOST);
   if (!rows.some((row) => row.prompt)) return el("p", { class: "hint" }, t("noUsage"));

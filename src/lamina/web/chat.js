@@ -1,5 +1,5 @@
-// The chat: a session's turns, the one that is being answered, and what can be done with them. A turn goes on without us;
-// whoever comes back, after a reload or a lost line, sees all of it.
+// The chat: a session's turns, the one that is being answered, and what can be done with them. A turn continues without the page:
+// after a reload or a lost connection all of it is shown.
 import { get, path, patch, post, query, question } from "./api.js";
 import { Composer } from "./composer.js";
 import { busy, button, el, empty, fill, hush, problem, say, skeleton, toast, told } from "./dom.js";
@@ -22,7 +22,7 @@ export function chat(page, id = "", seq = "") {
   return view;
 }
 
-// A session is named by its first words until somebody names it. A title holds no U+0000, which words may.
+// A session is named by its first words until it is given a name. A title holds no U+0000, which words may.
 function titled(words) {
   const line = words.replaceAll("\0", "").trim().split("\n")[0].trim();
   const signs = [...line];
@@ -229,7 +229,7 @@ class Chat {
       turn.root.remove();
       this.composer.busy(false);
       back();
-      if (!this.session) fill(this.log, this.welcome); // nothing was begun: something else can be chosen
+      if (!this.session) fill(this.log, this.welcome); // nothing was started, so another choice is possible
       if (error.name !== "AbortError") this.log.append(problem(error));
     }
   }

@@ -1,4 +1,4 @@
-// The answers that somebody collected, to find them again.
+// The answers that the user has collected.
 import { get, path, put as replace, query } from "./api.js";
 import { busy, button, copy, el, empty, fill, problem, skeleton, time, toast, told } from "./dom.js";
 import { icon } from "./icons.js";

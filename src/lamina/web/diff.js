@@ -85,7 +85,7 @@ export function diff(page, before, after) {
     return both;
   }
 
-  // What is the same is told by its size; its last lines stay, so that the eye finds the place.
+  // Equal text is replaced by its size; its last lines stay, so that the reader finds the place.
   function pieces(receipt, data, byte) {
     const nodes = [];
     const from = byte < 0 ? 0 : Math.max(0, byte - KEPT);

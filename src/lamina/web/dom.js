@@ -1,4 +1,4 @@
-// Building the page node by node. Text is always a text node: nothing that somebody wrote is ever read as HTML.
+// Building the page node by node. Text is always a text node: nothing that a person or a model wrote is ever read as HTML.
 import { icon } from "./icons.js";
 import { lang, t } from "./texts.js";
 
@@ -82,7 +82,7 @@ export function day(stamp) {
   return ago <= 6 * 86400 ? t("thisWeek") : t("earlier");
 }
 
-// Characters that nobody sees, or that turn the line round, are shown by their number. Joiners of emoji stay.
+// Invisible characters, and those that change the direction of a line, are shown by their number. Joiners of emoji stay.
 const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
 export function visible(text) {
@@ -168,7 +168,7 @@ export function toast(text, kind = "") {
   setTimeout(() => node.remove(), kind === "bad" ? 9000 : 3500);
 }
 
-// Takes them away; whether one of them was an error, which somebody may have been reading.
+// Removes them; returns whether one of them was an error, which the user may have been reading.
 export function hush(which = ".toast") {
   const nodes = [...document.querySelectorAll(`#toasts ${which}`)];
   for (const node of nodes) node.remove();

@@ -1,4 +1,4 @@
-// What stands inside a line of Markdown: code, emphasis, links. One pass, linear whatever the text; HTML stays text.
+// What is inside a line of Markdown: code, emphasis, links. One pass, linear whatever the text; HTML stays text.
 import { el, visible } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./texts.js";

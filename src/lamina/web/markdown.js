@@ -21,7 +21,7 @@ export function markdown(text) {
   return put(root, blocks(lines(text)).map(build));
 }
 
-// An answer that grows. `add` may be called at any rate; it draws once a frame. `done` is told each block that is final.
+// An answer that grows. `add` may be called at any rate; it draws once a frame. `done` is called with each block that is final.
 export class Growing {
   constructor(done = () => {}) {
     Object.assign(this, { text: "", from: 0, pending: false, done });
@@ -105,7 +105,7 @@ export class Growing {
   }
 }
 
-// A piece of somebody's Markdown without its marks, where there is room for a line only. The line ends are gone already.
+// Markdown without its marks, where there is room for one line only. The line ends are already removed.
 export function bare(text) {
   return text
     .replace(/\s+/g, " ")

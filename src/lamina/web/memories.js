@@ -1,4 +1,4 @@
-// What is remembered of somebody: where each fact came from, and the say over it.
+// What is remembered about the user: where each fact came from, and how to change or forget it.
 import { get, patch, path, post, query, remove } from "./api.js";
 import { busy, button, el, empty, fill, marked, problem, put, skeleton, sure, time, toast, told, visible } from "./dom.js";
 import { icon } from "./icons.js";

@@ -32,7 +32,7 @@ export function shown(text, breaks) {
   return nodes;
 }
 
-// A picture in base64 is a wall of letters: its beginning will do until somebody wants it all.
+// A picture in base64 is long: only its beginning is shown until the user asks for all of it.
 function folded(text, breaks) {
   const found = /[A-Za-z0-9+/=]{2500,}/.exec(text);
   const run = found[0];

@@ -190,7 +190,7 @@ export class Side {
   async look(words, number) {
     try {
       const { found, complete, reason } = await busy(get("/api/sessions/search" + query({ q: words, limit: 30 })));
-      if (number !== this.asked) return; // something else was typed meanwhile
+      if (number !== this.asked) return; // something else has been typed in the meantime
       const notice = complete ? [] : [el("p", { class: "hint", role: "status" }, t(reason === "time_limit" ? "searchTimeLimit" : "searchIncomplete"))];
       if (!found.length) return fill(this.list, notice, el("p", { class: "hint", role: "status" }, t("nothingFound", { q: words })));
       const rows = found.map(({ session, message, snippet }) =>

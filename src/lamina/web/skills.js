@@ -1,4 +1,4 @@
-// Skills, scenario prompts and the files of rules: what stands in the prompt without anybody saying it.
+// Skills, scenario prompts and the files of rules: what is in the prompt although the user did not write it.
 import { get, path, put as replace, query } from "./api.js";
 import { busy, bytes, el, fill, number, problem, skeleton, told, visible } from "./dom.js";
 import { t } from "./texts.js";

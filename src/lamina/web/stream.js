@@ -1,4 +1,4 @@
-// Following a turn by server-sent events. The position is kept: a line that breaks is taken up where it broke.
+// Following a turn by server-sent events. The position is remembered: a connection that breaks continues where it broke.
 import { answered, path } from "./api.js";
 
 const SILENCE = 30000; // the gateway pings every ten seconds: three missed pings are a dead line

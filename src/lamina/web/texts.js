@@ -31,15 +31,15 @@ export function t(key, values = {}) {
 
 export const known = (key) => Object.hasOwn(words, `page.${key}`);
 
-// What the gateway says: a code, its values and the English text, which stands where no catalogue has the code. Inside
-// of values a phrase is its code with its values beside it.
+// A message of the gateway: a code, its values and the English text, which is used when no catalogue has the code. In
+// a value, a phrase is its code with its values beside it.
 export function phrase(said) {
   if (!said) return "";
   const { code = "", text, values } = said;
   return Object.hasOwn(words, code) ? filled(words[code], values ?? said) : (text ?? code);
 }
 
-// A phrase that stands among sentences.
+// A phrase inside a text of several sentences.
 export function sentence(said) {
   const text = phrase(said);
   if (!text || /[.?!。？！]$/.test(text)) return text;

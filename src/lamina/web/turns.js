@@ -126,7 +126,7 @@ export class Turn {
     if (state === "complete" && reason === "length") {
       this.cutShort();
       if (live) say(t("cutShort"));
-      live = false; // over, but not complete: nobody is to hear that it is
+      live = false; // it has ended but is not complete, so it is not announced as complete
     }
     if (state === "failed") this.body.append(problem({ message: phrase(error) || t("answerFailed"), hint: phrase(hint) }));
     else if (state === "interrupted") this.body.append((this.why = note("stop", visible(this.endedBy(error, hint, live)))));
@@ -135,19 +135,19 @@ export class Turn {
     this.footer();
   }
 
-  // A notice is not stored: whoever was there and whoever comes later read the same line.
+  // A notice is not stored, so the same line is shown to those who watched and to those who come later.
   cutShort() {
     if (this.noticed === "limit" && this.body.lastChild?.matches(".notice")) this.body.lastChild.remove();
     this.body.append(el("p", { class: "hint cut-short", role: "note" }, t("cutShort")));
   }
 
-  // A stop is stored without who stopped it: only whoever pressed the button here is told that they did.
+  // A stop is stored without who stopped it: only the page on which the button was pressed says that the user did.
   endedBy(error, hint, live) {
     if (error && error.code !== "turn.cancelled") return [t("endedEarly"), sentence(error), sentence(hint)].filter(Boolean).join(" ");
     return t(this.stopped ? "interrupted" : live ? "endedElsewhere" : "endedEarly");
   }
 
-  // The gateway is gone: what is on the page stays, and nobody here has stopped it.
+  // The gateway is gone: what is on the page stays, and the user has not stopped it.
   gatewayEnded() {
     const said = note("warning", visible(t("gatewayEnded")));
     if (this.why) this.why.replaceWith(said);
@@ -193,7 +193,7 @@ export class Turn {
       ),
       el("span", { class: "numbers", title: usage ? t("usage", usage) : null }, numbers.join(" · ")),
     );
-    if (held) this.foot.querySelector(`.${held.replace(" ", ".")}`)?.closest("button, a").focus(); // whoever stood there still does
+    if (held) this.foot.querySelector(`.${held.replace(" ", ".")}`)?.closest("button, a").focus(); // keeps the focus where it was
   }
 
   marked(star) {
@@ -235,7 +235,7 @@ export function replay(turn, rows) {
   }
 }
 
-// What a tool said stands in a fence for the model, and how it ended only in its words.
+// The output of a tool is in a fence for the model; how it ended is only in its text.
 function outcome({ tool_call_id: id, text }) {
   const said = /^<(data-[a-z0-9]+(?:\.[0-9]+\.)?)[^>]*>\n([\s\S]*?)\n<\/\1>/.exec(text)?.[2] ?? text;
   let state = "done";
