@@ -9,7 +9,7 @@ import typer
 from lamina import __version__
 from lamina.cli.say import Say
 from lamina.errors import ABSENT, LaminaError
-from lamina.settings import load_settings, spoken
+from lamina.settings import detect_language, load_settings
 from lamina.text.messages import Phrase
 
 MODULES = (
@@ -98,7 +98,7 @@ def _language(arguments: list[str]) -> str:
     try:
         return load_settings().lang
     except LaminaError:
-        return spoken()
+        return detect_language()
 
 
 def _language_first(arguments: list[str]) -> list[str]:
