@@ -32,7 +32,7 @@ from tests.gateway.serving import free_port  # noqa: E402
 from tests.postgres import Server, running  # noqa: E402
 
 from lamina import App  # noqa: E402
-from lamina.gateway.http import SCOPES  # noqa: E402
+from lamina.gateway.handlers import SCOPES  # noqa: E402
 from lamina.providers.scripted import ScriptedProvider  # noqa: E402
 from lamina.records import NewMemory  # noqa: E402
 from lamina.settings import Settings, load_settings  # noqa: E402

@@ -25,43 +25,43 @@ FAULTS = {
     "R1": "a process killed at any moment of a chat loses and doubles nothing that it had shown",
     "R2": "nor does one that ends right before or after any of the store's transactions",
     "R3": "nothing counts as saved before it is on the disk",
-    "R4": "a full disk is said before anything counts as saved; reading goes on, and writing once there is room",
+    "R4": "a full disk is reported before anything counts as saved; reading works, writing resumes once there is room",
     "R5": "a damaged store is read, named and left as it is",
     "R6": "our own code never opens the files of an open database, which would drop their locks",
-    "R7": "one store has one owner; whoever comes second is told who that is",
+    "R7": "one store has one owner; a second process is told which one that is",
     "R9": "a client that leaves in the middle of an answer loses nothing and leaves nothing running",
-    "R10": "an answer goes on at any place where its reader lost it, for that reader alone",
-    "R11": "whatever a provider does wrong, a turn ends in time, in words, and the session goes on",
-    "R12": "after a crash between a call and its result the next request is one that providers take",
-    "R13": "each job of the outbox has its effect once, and one that never works is set aside in sight",
-    "R14": "the same message sent again under its key, or by Telegram, is one turn and one answer",
+    "R10": "an answer can be resumed wherever its reader lost it, by that reader only",
+    "R11": "whatever a provider does wrong, a turn ends in time with a clear error, and the session can continue",
+    "R12": "after a crash between a call and its result, the next request is one that providers accept",
+    "R13": "each job of the outbox takes effect once, and one that never succeeds is parked where it can be seen",
+    "R14": "the same message sent again with its key, or by Telegram, is one turn and one answer",
     "R15": "writers on one session only ever add to it",
-    "R16": "a clock that jumps changes the order of nothing",
+    "R16": "a clock that jumps does not change any order",
     "R20": "R1, R9 and R13 to R15 over PostgreSQL, whose connections are cut off",
     "R23": "no request of one user delays another's by more than 50 ms, whatever it holds",
-    "R24": "deletions and damaged indexes stop no writing; words are erased, and search repairs itself",
-    "I1": "nobody ever sees a word of somebody else: not in an answer, a request, a log or an export",
-    "I2": "an id of somebody else is the same as one that never was, on every route",
-    "I3": "who asks is known by the key alone, whatever the request says",
-    "I4": "a layer of somebody else never goes out, by whatever way it came in",
+    "R24": "deletions and damaged indexes do not stop writing; words are erased, and search repairs itself",
+    "I1": "no user ever sees text of another user: not in an answer, a request, a log or an export",
+    "I2": "an id of another user is treated like one that never existed, on every route",
+    "I3": "only the key decides who is asking, whatever the request says",
+    "I4": "a layer of another user is never sent, however it got in",
     "P1": "text from outside stays text: no tag, role or token in it becomes structure",
     "P3": "memories and results of tools are data with their origin, and never become instructions",
-    "P4": "hidden characters in rules are found and wait for a yes to these very bytes; honest text passes",
+    "P4": "hidden characters in rules are found and need approval of exactly these bytes; ordinary text passes",
     "P6": "no path of instructions or tools leads out of its folder, not even in a race",
     "P7": "a template has named slots and nothing else that could run",
-    "P9": "what is too large is refused or cut as stated, and what we trust is the last to give way",
-    "P11": "a model that always obeys an attacker changes, reaches and tells nothing without a yes",
+    "P9": "what is too large is refused or cut as documented, and trusted content gives way last",
+    "P11": "a model that always obeys an attacker cannot change, reach or reveal anything without confirmation",
     "P12": "nothing that a tool, a caller or a file says becomes a layer, a hint or a heading",
-    "T1": "no command with an effect runs by itself, and ordinary reading does",
-    "T3": "what a person approves is what runs, with every hidden character in sight",
-    "T4": "a command sees no secret of ours, and ends with all that it started",
-    "T5": "a fetch reaches the open internet only, checked at the address that it is connected to",
+    "T1": "no command with an effect runs without asking, and ordinary reading does",
+    "T3": "what a person approves is what runs, with every hidden character visible",
+    "T4": "a command sees none of our secrets, and ends with everything it started",
+    "T5": "a fetch reaches only the public internet, checked at the address that it connects to",
     "T7": "a file whose writer is killed is the old one or the new one",
-    "T9": "what runs without asking, made from the list itself and bent, writes nothing and reads nothing outside",
-    "T10": "a command that runs, asked for or not, reaches nothing outside of the workspace",
+    "T9": "commands made from the list and varied, if they run without asking, write nothing and read nothing outside",
+    "T10": "a command that runs, confirmed or not, reaches nothing outside the workspace",
     "G1": "hundreds of slow clients are closed, and honest ones are all answered",
-    "G2": "no request, however malformed, gets a server error; too long a body is never read",
-    "G4": "a foreign host or page reaches no handler, and nobody listens for others without a key",
+    "G2": "no request, however malformed, causes a server error; a body that is too long is never read",
+    "G4": "a foreign host or page reaches no handler, and the gateway never listens for other machines without a key",
     "G5": "a caller changes neither the provider nor the operator's layers",
     "G6": "hostile text in an answer runs nothing and loads nothing in a real browser",
     "G7": "no key or secret is in any log, at any level",
@@ -151,10 +151,10 @@ def page(tests: Mapping[str, Sequence[str]], cases: Sequence[Case], facts: Facts
 def _head(facts: Facts) -> str:
     return f"""# Reliability
 
-Written by `make soak`, which plays these faults and lets each test say how often it tried. Every family has a bug of
-its own, planted in the test and not in lamina, that its check must find: a check that cannot fail shows nothing. Ids
-are those of the team's own list of faults, which has no entry for the numbers that are missing here; an id such as P1
-or I1 means something else in [requirements](requirements.md).
+Written by `make soak`, which runs these faults; each test reports how often it tried. Every family has a bug, planted
+in the test and not in lamina, that its check must find: a check that cannot fail proves nothing. Ids are those of the
+team's own list of faults, which has no entry for the numbers that are missing here; an id such as P1 or I1 means
+something else in [requirements](requirements.md).
 
 | | |
 |---|---|

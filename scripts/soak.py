@@ -302,14 +302,14 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
         state.unlink(missing_ok=True)
     kept = Kept.read(state, fingerprint(root, given.times))
     if kept.stale:
-        print("what was finished is of other files: everything is run anew", file=out, flush=True)
+        print("what was finished is of other files: everything runs again", file=out, flush=True)
     elif kept.cases:
-        print(f"going on: {len(kept.cases)} cases are finished; FRESH=1 begins anew", file=out, flush=True)
+        print(f"continuing: {len(kept.cases)} cases are finished; FRESH=1 starts over", file=out, flush=True)
     soak = Soak(root, kept, given.times, out, 60 * given.minutes)
     try:
         soak.run(families_of(tests, only))
     except KeyboardInterrupt:
-        soak.line("stopped; the same command goes on with what is left")
+        soak.line("stopped; the same command continues with what is left")
         return 130
     return written(root, tests, kept, facts_of(root, given.times, kept.seconds, command_of(given)), out, only)
 

@@ -14,7 +14,7 @@ import tempfile
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -122,11 +122,9 @@ class Tracer:
             walk.package_changes += package_of(path) != package_of(self._last)
         self._last = path
 
-    def make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **more: Any
-    ) -> asyncio.Task[Any]:
+    def make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
         """The task factory of the event loop."""
-        place = _place_of(coro.cr_code) if self._armed and _current_task() not in self._others else None  # pyright: ignore
+        place = _place_of(coro.cr_code) if self._armed and _current_task() not in self._others else None
         if place:
             self.walk.tasks.append(f"{Path(place[0]).stem}.{place[1]}")
         return asyncio.Task(coro, loop=loop, **more)

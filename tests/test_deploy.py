@@ -11,16 +11,16 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
 
 from lamina.cli import main
 from lamina.errors import LaminaError
-from lamina.gateway.options import Options
-from lamina.gateway.routes import ROUTES
-from lamina.gateway.system_routes import system_routes
+from lamina.gateway import system_routes
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.limits import GatewayOptions
 from lamina.settings import load_settings, setting_names
 from lamina.store.postgres import POOL
 from lamina.store.store import open_store
@@ -135,8 +135,8 @@ def test_every_value_of_a_setting_can_be_read() -> None:
 
 
 def test_ports_and_paths_are_those_of_the_gateway() -> None:
-    port = Options().port
-    open_paths = {route.path for route in (*system_routes(cast("Any", None)), *ROUTES) if route.scope is None}
+    port = GatewayOptions().port
+    open_paths = {route.path for route in (*system_routes.ROUTES, *ROUTES) if route.scope is None}
     for _, container in containers():
         for probe in ("readinessProbe", "livenessProbe", "startupProbe"):
             if container["name"] == "gateway":

@@ -265,6 +265,12 @@ def unknown_names(text: str) -> list[str]:
     return problems
 
 
+def missing_files(text: str) -> list[str]:
+    """Files of the sources that a page names and that are not there."""
+    named = re.findall(r"\bsrc/lamina/[\w/]+\.(?:py|md|txt|json)\b", text)
+    return [name for name in named if not (ROOT / name).exists()]
+
+
 def machine_paths(text: str) -> list[str]:
     return re.findall(r"(?<![\w.])(?:/(?:work|home|root|tmp|Users)/|[A-Z]:\\)\S*", text)
 
@@ -359,6 +365,12 @@ def test_every_name_is_public_and_every_make_target_exists(path: Path) -> None:
 
 
 @linked
+def test_every_file_of_the_sources_that_a_page_names_exists(path: Path) -> None:
+    if path.name not in ("extending.md", "CHANGELOG.md"):  # new files of its diffs; files of earlier versions
+        assert missing_files(read(path)) == []
+
+
+@linked
 def test_no_page_names_a_place_on_somebodys_machine(path: Path) -> None:
     assert machine_paths(read(path)) == []
 
@@ -404,6 +416,7 @@ def test_a_planted_mistake_is_found_by_each_check(workplace: Path) -> None:
         assert unknown_names(fenced("python", code)), code
     assert not unknown_names("`Window.observe`, `Receipt.segments`, lamina.errors and lamina.toml")
     assert unknown_targets("run `make coffee`")
+    assert missing_files("see `src/lamina/types.py` and `src/lamina/coffee.py`") == ["src/lamina/coffee.py"]
     assert machine_paths("run it in /home/ann/lamina")
     assert heading_levels("# a\n" + fenced("sh", "# b") + "## c\n") == [1, 2]
     with pytest.raises(errors.SettingsError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lamina import Layer, Ledger, assemble, render
-from lamina.app.files import Sources, assemble_files
+from lamina.app.config import Sources, assemble_files
 from lamina.settings import Settings
 from lamina.types import Context
 

@@ -40,7 +40,7 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
         ],
         ("assembly/fences.py", "f'(?={mark}([0-9]{{1,9}}))'"): [rf"(?={mark}([0-9]{{1,9}}))" for mark in MARKS],
         ("text/dates.py", "'|'.join((f'(?P<{name}>{rule})' for name, rule in rules.items()))"): days,
-        ("gateway/shapes.py", "text"): schema_patterns(),
+        ("gateway/schemas.py", "schema['pattern']"): schema_patterns(),
         ("tools/web.py", "alphabet"): [alphabet for alphabet, _ in of("tools.web", "_ENCODINGS")],
         ("tools/calls.py", "f'https?://(?:www\\\\.)?{re.escape(bare)}(?![\\\\w.@:-]*@|[\\\\w-]|\\\\.\\\\w)'"): [
             rf"https?://(?:www\.)?{host}(?![\w.@:-]*@|[\w-]|\.\w)" for host in hosts
@@ -50,15 +50,14 @@ def built() -> Mapping[tuple[str, str], Sequence[str]]:
 
 
 def schema_patterns() -> list[str]:
-    """What the gateway's schemas ask for: the values of `"pattern"` in its source."""
+    """What the gateway's types ask for: the values of `Meta(pattern=…)` in its source."""
     found: list[str] = []
     for path in sorted((SOURCE / "gateway").glob("*.py")):
         module = import_module(f"lamina.gateway.{path.stem}")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
-                if isinstance(key, ast.Constant) and key.value == "pattern":
-                    text = eval(ast.unparse(value), dict(vars(module)))
-                    found += [text] if isinstance(text, str) else []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Meta":
+                texts = [ast.unparse(word.value) for word in node.keywords if word.arg == "pattern"]
+                found += [eval(text, dict(vars(module))) for text in texts]
     return found
 
 

@@ -229,10 +229,10 @@ def test_a_run_that_was_ended_goes_on_with_what_is_left(small: Path, how: signal
     rest, _ = begun.communicate(timeout=60)
     assert "Traceback" not in rest
     assert begun.returncode == (-9 if how == signal.SIGKILL else 130)
-    assert ("goes on with what is left" in rest) == (how == signal.SIGINT)
+    assert ("continues with what is left" in rest) == (how == signal.SIGINT)
     (small / "go").touch()
     code, said = soak(small, "--times", "1")
-    assert "going on: 2 cases are finished" in said
+    assert "continuing: 2 cases are finished" in said
     assert "R3 " not in said, "it is not run again"
     assert notes(small).count("short") == 1
     text = (small / PAGE).read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
 
-from lamina.adapters.litellm import fit, from_lamina, to_lamina, with_context
+from lamina.adapters.litellm import fit_messages, from_lamina, to_lamina, with_context
 from lamina.errors import MessageError
 from tests.adapters.chats import LAYERS, LONG, QUESTION, Told, alike, hostile, in_order, problems
 from tests.histories import BUDGETS, HISTORIES, split_pairs
@@ -64,7 +64,7 @@ def test_what_cannot_be_carried_is_refused_and_named(message: Any) -> None:
 @given(HISTORIES, BUDGETS)
 def test_whatever_is_cut_pairs_stay_whole_and_the_receipt_tiles(history: list[Any], budget: float) -> None:
     told, given_ = Told(), from_lamina([*history, QUESTION])
-    system, *sent = fit(told.plan(budget), given_)
+    system, *sent = fit_messages(told.plan(budget), given_)
     assert problems(told[0], to_lamina(sent)) == []
     assert in_order(system["content"])
     assert all(message["role"] == "tool" or any(message is one for one in given_) for message in sent)
@@ -99,18 +99,18 @@ def test_cache_marks_stay_with_their_message() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     marked = {"role": "user", "content": [{"type": "text", "text": "林默？", **mark}], **mark}
     told = Told()
-    assert fit(told.plan(), [marked, QUESTION])[1] is marked
+    assert fit_messages(told.plan(), [marked, QUESTION])[1] is marked
     assert told[0].messages[1]["content"] == [{"type": "text", "text": "林默？"}]
 
 
 def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:
     thought = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-    assert fit(Told().plan(keep_thinking=True), [QUESTION, thought, QUESTION])[2] is thought
+    assert fit_messages(Told().plan(keep_thinking=True), [QUESTION, thought, QUESTION])[2] is thought
 
 
 def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original_stays() -> None:
     given_ = hostile()
-    assert fit(Told().plan(), given_)[-1]["content"].startswith("<data-5f0c9ab1.1.")
+    assert fit_messages(Told().plan(), given_)[-1]["content"].startswith("<data-5f0c9ab1.1.")
     assert given_ == hostile()
 
 

@@ -25,7 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel as ScriptedModel  # under its own name pytest would collect it
 
-from lamina.adapters.pydantic_ai import LaminaContext, from_lamina, handed_back, pieces, to_lamina
+from lamina.adapters.pydantic_ai import LaminaContext, convert_pieces, from_lamina, restore_messages, to_lamina
 from lamina.errors import MessageError
 from tests.adapters.chats import HOSTILE, LONG, QUESTION, Told, alike, hostile, in_order, problems
 from tests.histories import BUDGETS, HISTORIES
@@ -122,8 +122,8 @@ def test_what_pydantic_ai_has_no_place_for_is_refused(message: Any) -> None:
 @given(HISTORIES, BUDGETS)
 def test_whatever_is_cut_pairs_stay_whole_and_the_receipt_tiles(history: list[Any], budget: float) -> None:
     told, given_ = Told(), from_lamina([*history, QUESTION])
-    context, kept = told.plan(budget).fit(pieces(given_), source="pydantic-ai")
-    sent = handed_back(kept, given_)
+    context, kept = told.plan(budget).fit(convert_pieces(given_), source="pydantic-ai")
+    sent = restore_messages(kept, given_)
     assert problems(context, to_lamina(sent)) == []
     assert in_order(context.system)
     everything = {id(part) for message in given_ for part in message.parts}
@@ -180,10 +180,10 @@ def test_a_structured_answer_and_a_streamed_one_pass_through() -> None:
 def test_thinking_stays_with_its_message_where_the_plan_says_so() -> None:
     told, thought = Told(), ModelResponse([ThinkingPart("hm"), TextPart("a")])
     history: list[ModelMessage] = [ModelRequest([UserPromptPart("q")]), thought, ModelRequest([UserPromptPart("r")])]
-    _, kept = told.plan(keep_thinking=True).fit(pieces(history, keep_thinking=True), source="x")
-    assert handed_back(kept, history)[1] is thought
+    _, kept = told.plan(keep_thinking=True).fit(convert_pieces(history, keep_thinking=True), source="x")
+    assert restore_messages(kept, history)[1] is thought
     with pytest.raises(MessageError, match="keep_thinking"):
-        pieces(history)
+        convert_pieces(history)
 
 
 def test_a_cache_point_stays_with_its_prompt() -> None:
@@ -203,8 +203,8 @@ def test_a_cache_point_stays_with_its_prompt() -> None:
 
 def test_output_of_a_tool_that_looks_like_laminas_own_is_fenced_and_the_original_stays() -> None:
     history = from_lamina(hostile())
-    _, kept = Told().plan().fit(pieces(history), source="x")
-    sent = to_lamina(handed_back(kept, history))
+    _, kept = Told().plan().fit(convert_pieces(history), source="x")
+    sent = to_lamina(restore_messages(kept, history))
     assert all(str(message["content"]).startswith("<data-5f0c9ab1.1.") for message in sent[-2:])
     assert to_lamina(history)[-1]["content"] == HOSTILE
 
@@ -213,8 +213,8 @@ def test_a_cut_through_one_request_keeps_only_the_parts_behind_it() -> None:
     *_, call, one, two, answer = LONG[:5]
     history = from_lamina([LONG[0], call, one, two, QUESTION])
     assert len(history) == 3
-    _, kept = Told().plan(0).fit(pieces(history), source="x")
-    (sent,) = handed_back(kept, history)
+    _, kept = Told().plan(0).fit(convert_pieces(history), source="x")
+    (sent,) = restore_messages(kept, history)
     assert [type(part) for part in sent.parts] == [UserPromptPart]
     assert len(history[2].parts) == 3
     assert answer["role"] == "assistant"

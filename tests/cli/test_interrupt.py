@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lamina.app.interrupts import interruptible
+from lamina.app.store_admin import interruptible
 from tests.cli.process import Lamina
 
 CTRL_C = b"\x03"

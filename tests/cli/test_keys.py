@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lamina.app.keys import loopback_token
+from lamina.app.config import loopback_token
 from lamina.settings import load_settings
 from tests.cli.process import Lamina
 

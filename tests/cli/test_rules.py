@@ -351,7 +351,7 @@ def test_a_working_folder_that_is_not_there_is_a_fault(workspace: Path) -> None:
 def test_files_that_a_rules_file_puts_out_of_force_are_named(workspace: Path) -> None:
     (workspace / "AGENTS.md").write_text("other rules")
     checked = lamina(workspace, "rules", "check").stdout
-    assert "AGENTS.md is not in force, because .lamina/rules.md is there" in checked
+    assert "AGENTS.md is not in force, because .lamina/rules.md exists" in checked
 
 
 def test_when_each_was_injected_is_shown_also_when_it_changed_since(workspace: Path) -> None:

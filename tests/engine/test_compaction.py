@@ -6,7 +6,7 @@ import pytest
 
 from lamina import ToolRegistry
 from lamina.engine.compaction import fold_steps, last_to_fold
-from lamina.engine.state import Runtime
+from lamina.engine.ledger_state import Runtime
 from lamina.errors import CompactionError
 from lamina.records import StoredMessage
 from lamina.types import Message, Notice

@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 
 from lamina import App, ToolRegistry
-from lamina.app.trace import requests_of
+from lamina.app.follow import requests_of
 from lamina.providers.scripted import ScriptedProvider
 from lamina.store.store import open_store
 from lamina.types import Receipt, Text

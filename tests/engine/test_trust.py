@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina import App
-from lamina.app.tools import built_in_tools, instruction_paths
+from lamina.app.config import built_in_tools, instruction_paths
 from lamina.errors import SettingsError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings

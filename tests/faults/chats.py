@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina import App, ToolRegistry, render, validate
-from lamina.app.trace import requests_of
+from lamina.app.follow import requests_of
 from lamina.app.worker import POLL_INTERVAL_S, jobs_of_turn
 from lamina.assembly.history import INTERRUPTED
 from lamina.assembly.request import GRAMMARS

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lamina.gateway.http import SCOPES
+from lamina.gateway.handlers import SCOPES
 from lamina.store.store import open_store
 from tests.faults.nursery import ROOT
 from tests.gateway.processes import Gateway, answers, begun, environ

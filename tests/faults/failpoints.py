@@ -19,7 +19,7 @@ import lamina.store
 from lamina import App, ToolRegistry
 from lamina.app.worker import Worker, jobs_of_turn
 from lamina.assembly.trace import pack
-from lamina.engine.run import Engine
+from lamina.engine.turn import Engine
 from lamina.errors import ConnectError
 from lamina.memory.service import MemoryService
 from lamina.providers.scripted import ScriptedProvider, Step
@@ -192,10 +192,7 @@ async def turns(order: Line, ack: Ack) -> None:
     provider = ScriptedProvider(script())
     planted = FinishesTwice if order.get("planted") else None
     async with opened(order["where"], provider, tools(ack, 0), db=wrap, turns=planted, work=False) as app:
-        store = app.store
-        engine = Engine(
-            app.builder, store.turns, store.sessions, store.messages, provider=provider, jobs=jobs_of_turn, lease=LEASE
-        )
+        engine = Engine(app.builder, app.store, provider=provider, jobs=jobs_of_turn, lease=LEASE)
         for name, cancelled in (("b0", False), ("b1", False), ("b2", True)):
             running = await engine.start(await app.turn("ann", "ann-0", question(name)))
             async for event in running.events():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lamina import App, ToolRegistry
-from lamina.app.tools import built_in_tools
+from lamina.app.config import built_in_tools
 from lamina.providers.scripted import ScriptedProvider
 from lamina.sandbox.sandbox import Sandbox
 from lamina.shell.policy import decide

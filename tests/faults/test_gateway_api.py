@@ -14,9 +14,10 @@ import pytest
 import lamina.gateway
 from lamina.app.app import App
 from lamina.errors import NotFoundError
-from lamina.gateway.http import Handler, HttpError, Reply, Request, Route
-from lamina.gateway.openapi import PARAMETER
-from lamina.gateway.routes import ROUTES
+from lamina.gateway.api_turns import EventsQuery
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.handlers import Handler, HttpError, Reply, Request, Route
+from lamina.gateway.schemas import PARAMETER
 from lamina.providers.scripted import Step
 from lamina.records import Session
 from tests.faults.load import Load
@@ -328,9 +329,9 @@ def _shifted(inner: Handler) -> Handler:
     """Planted: one character too far."""
 
     async def handler(app: App, request: Request) -> Reply:
-        after = request.headers.get("last-event-id") or request.query.get("after") or "0"
+        after = request.headers.get("last-event-id") or request.query.after or "0"
         headers = {**request.headers, "last-event-id": str(int(after) + 1) if after != "0" else ""}
-        return await inner(app, replace(request, headers=headers, query={}))
+        return await inner(app, replace(request, headers=headers, query=EventsQuery()))
 
     return handler
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from lamina.gateway.http import Reply, Request
-from lamina.gateway.routes import ROUTES
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.handlers import Reply, Request
 from lamina.providers.scripted import ScriptedProvider
 from lamina.types import Context, Done, Event, Text, Usage
 from tests.faults.load import Load

@@ -21,10 +21,10 @@ import pytest
 
 from lamina.app.app import App
 from lamina.errors import InputError
-from lamina.gateway.guard import Guard
-from lamina.gateway.http import Reply, Request, Route
-from lamina.gateway.log import RequestLog
-from lamina.gateway.options import Options
+from lamina.gateway.handlers import Reply, Request, Route
+from lamina.gateway.limits import GatewayOptions
+from lamina.gateway.metrics import RequestLog
+from lamina.gateway.principals import Guard
 from lamina.gateway.server import ConnectionTable
 from lamina.providers.openai import OpenAIProvider
 from lamina.types import Key
@@ -33,7 +33,7 @@ from tests.gateway.raw import reply, request, say
 from tests.gateway.serving import TOKEN, Site, free_port, running
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-OBJECT = {"type": "object"}
+OBJECT = dict[str, Any]
 
 
 @dataclass
@@ -110,7 +110,7 @@ async def drip(sock: socket.socket, data: bytes) -> None:
         await asyncio.sleep(0.05)
 
 
-async def siege(folder: Path, slow: int, honest: int, options: Options) -> tuple[int, list[int]]:
+async def siege(folder: Path, slow: int, honest: int, options: GatewayOptions) -> tuple[int, list[int]]:
     """How many of the slow ones are still connected when their time is over, and what the honest ones heard."""
     seen = Seen()
     async with running(folder / "s.db", routes=(*seen.routes(), *FLOOD), options=options) as site:
@@ -135,7 +135,7 @@ async def siege(folder: Path, slow: int, honest: int, options: Options) -> tuple
 
 
 async def test_G1_slow_clients_are_closed_and_honest_ones_all_answered(tmp_path: Path, load: Load) -> None:
-    options = Options(log="off", receive_seconds=2.0, idle_seconds=2.0)
+    options = GatewayOptions(log="off", receive_seconds=2.0, idle_seconds=2.0)
     left, heard = await siege(tmp_path, 500, 300 * load.factor, options)
     assert heard == [200] * len(heard)
     assert left == 0
@@ -144,7 +144,7 @@ async def test_G1_slow_clients_are_closed_and_honest_ones_all_answered(tmp_path:
 
 @pytest.mark.planted("a server without deadlines")
 async def test_G1_a_server_without_deadlines_is_found(tmp_path: Path) -> None:
-    left, _ = await siege(tmp_path, 10, 10, Options(log="off", receive_seconds=600, idle_seconds=600))
+    left, _ = await siege(tmp_path, 10, 10, GatewayOptions(log="off", receive_seconds=600, idle_seconds=600))
     assert left == 10
 
 
@@ -163,7 +163,7 @@ async def half_open(port: int, count: int, data: bytes, made: list[socket.socket
 async def lock_out(folder: Path, data: Callable[[int], bytes], honest: int, wait: float = 0.2) -> list[int]:
     """What honest clients of the same address hear, each by a connection of its own, while others hold 600."""
     seen = Seen()
-    async with running(folder / "s.db", routes=(*seen.routes(), *FLOOD), options=Options(log="off")) as site:
+    async with running(folder / "s.db", routes=(*seen.routes(), *FLOOD), options=GatewayOptions(log="off")) as site:
         held = await half_open(site.port, 600, data(site.port))
         await asyncio.sleep(wait)
         heard = [(await say(site.port, request("GET", "/api/note", BEARER, port=site.port)))[0] for _ in range(honest)]
@@ -233,7 +233,7 @@ async def renew(port: int, data: bytes, held: list[socket.socket]) -> None:
 async def lock_out_by_new_ones(folder: Path, data: Callable[[int], bytes]) -> list[int]:
     """What honest clients of the same address hear while another renews its connections; the first is a long upload."""
     held: list[socket.socket] = []
-    options = Options(log="off", address_connections=200)
+    options = GatewayOptions(log="off", address_connections=200)
     async with running(folder / "s.db", routes=Seen().routes(), options=options) as site:
         given = {**BEARER, "Content-Length": "40000", "Content-Type": "application/json"}
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -268,7 +268,7 @@ async def test_A7_a_server_in_which_slow_bodies_stay_is_found(tmp_path: Path, mo
 
 
 async def test_A7_an_answered_request_whose_body_does_not_come_is_closed(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=Seen().routes(), options=Options(log="off")) as site:
+    async with running(tmp_path / "s.db", routes=Seen().routes(), options=GatewayOptions(log="off")) as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
         writer.write(_half_a_body_of_a_stranger(site.port))
         assert (await reply(reader))[0] == 401
@@ -280,7 +280,9 @@ async def test_N24_a_connection_that_finds_no_room_hears_when_to_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ConnectionTable, "first_to_go", lambda *_: None)  # as if all others were waiting for an answer
-    async with running(tmp_path / "s.db", routes=Seen().routes(), options=Options(log="off", connections=1)) as site:
+    async with running(
+        tmp_path / "s.db", routes=Seen().routes(), options=GatewayOptions(log="off", connections=1)
+    ) as site:
         held = await half_open(site.port, 1, b"")
         status, headers, _ = await say(site.port, request("GET", "/api/note", BEARER, port=site.port))
         held[0].close()
@@ -333,7 +335,7 @@ async def break_in(site: Site, seen: Seen) -> list[str]:
 
 async def test_G4_nothing_of_a_foreign_host_or_page_reaches_a_handler(tmp_path: Path) -> None:
     seen = Seen()
-    options = Options(log="off", host_names=("chat.example.com",))
+    options = GatewayOptions(log="off", host_names=("chat.example.com",))
     async with running(tmp_path / "s.db", routes=seen.routes(), options=options) as site:
         assert await break_in(site, seen) == []
         for host in OUR_HOSTS:
@@ -366,7 +368,7 @@ async def test_G4_a_guard_that_lets_everybody_in_is_found(tmp_path: Path) -> Non
 async def test_G4_a_page_that_the_operator_lets_in_brings_a_key_and_never_a_cookie(tmp_path: Path) -> None:
     seen = Seen()
     page = {"Origin": "https://pages.example"}
-    options = Options(log="off", origins=("https://pages.example",))
+    options = GatewayOptions(log="off", origins=("https://pages.example",))
     async with running(tmp_path / "s.db", routes=seen.routes(), options=options) as site:
         asked = await site.ask("OPTIONS", "/api/note", key="", headers=page)
         assert (asked.status, asked.headers["Access-Control-Allow-Origin"]) == (204, "https://pages.example")
@@ -492,7 +494,7 @@ async def every_sink(folder: Path, log: Callable[[io.StringIO], RequestLog]) -> 
             Route("POST", "/api/leaky/{thing_id}", leaky, "", "write", OBJECT),
         )
         refused = OpenAIProvider("m", key=Key(CANARIES["provider"]), base_url=f"http://127.0.0.1:{free_port()}/v1")
-        debug = Options(log="debug")
+        debug = GatewayOptions(log="debug")
         async with running(folder / "s.db", routes=routes, options=debug, provider=refused) as site:
             site.gateway.log = log(sink)
             key = await site.key("bo")

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
 
 from lamina.app.app import App
-from lamina.gateway.gateway import Gateway
-from lamina.gateway.http import Handler, Reply, Request, Route
-from lamina.gateway.openapi import ERROR, PARAMETER
-from lamina.gateway.routes import ROUTES
-from lamina.gateway.shapes import compile_schema
+from lamina.gateway.api_sessions import SessionBody
+from lamina.gateway.gateway import ROUTES, Gateway
+from lamina.gateway.handlers import Handler, Reply, Request, Route, to_plain
+from lamina.gateway.schemas import PARAMETER, ErrorJson
 from tests.faults.load import Load
 from tests.gateway.apis import Api, api_on, as_piece
 from tests.gateway.worlds import world
@@ -96,11 +97,17 @@ def _breaking(inner: Handler) -> Handler:
     """Planted: nobody thought of a text that long."""
 
     async def handler(app: App, request: Request) -> Reply:
-        if len(request.body.get("title", "")) > 150:
+        if len(str(request.body.title)) > 150:
             raise ZeroDivisionError
         return await inner(app, request)
 
     return handler
+
+
+class AnyTitle(SessionBody):
+    """Planted with it: a title that is not checked before the handler."""
+
+    title: Any = UNSET
 
 
 def _untrue(inner: Handler) -> Handler:
@@ -108,7 +115,7 @@ def _untrue(inner: Handler) -> Handler:
 
     async def handler(app: App, request: Request) -> Reply:
         reply = await inner(app, request)
-        return replace(reply, body={**reply.body, "messages": "many"})
+        return replace(reply, body={**to_plain(reply.body), "messages": "many"})
 
     return handler
 
@@ -169,6 +176,13 @@ def mutants(value: Any) -> Iterator[Any]:
         yield value * 2  # pyright: ignore[reportUnknownVariableType]
 
 
+def is_error(raw: bytes) -> bool:
+    try:
+        return bool(msgspec.json.decode(raw, type=ErrorJson))
+    except msgspec.MsgspecError:
+        return False
+
+
 async def sent(api: Api, ids: dict[str, str], route: Route, **options: Any) -> str:
     """What is wrong with the reply; empty when nothing is."""
     query = options.pop("query", "")
@@ -177,7 +191,7 @@ async def sent(api: Api, ids: dict[str, str], route: Route, **options: Any) -> s
     name = f"{route.method} {route.path}{query[:60]}"
     if got.status >= 500:
         return f"{name}: {got.status} {got.raw[:200]!r}"
-    if got.status >= 400 and compile_schema(ERROR)(got.json):
+    if got.status >= 400 and not is_error(got.raw):
         return f"{name}: an error in another form: {got.raw[:200]!r}"
     return ""
 
@@ -195,7 +209,7 @@ async def failures(api: Api, load: Load) -> list[str]:
             for body in mutants(route.example):
                 data = json.dumps(body).encode()
                 found.append(await sent(api, ids, route, data=data, headers=json_type))
-        for name in route.query:
+        for name in route.query.__struct_fields__ if route.query else ():
             for text in TEXTS:
                 found.append(await sent(api, ids, route, query=f"?{name}={as_piece(text)}", body=route.example))
         for name in route.headers:
@@ -215,7 +229,7 @@ async def test_G2_hostile_bodies_parameters_and_headers_get_no_server_error(wher
 @pytest.mark.planted("a handler that fails at a hostile body")
 async def test_G2_a_planted_failure_by_a_hostile_body_is_caught(tmp_path: Path) -> None:
     routes = [
-        replace(r, handler=_breaking(r.handler), body={"type": "object"})
+        replace(r, handler=_breaking(r.handler), body=AnyTitle)
         if (r.method, r.path) == ("POST", "/api/sessions")
         else r
         for r in ROUTES

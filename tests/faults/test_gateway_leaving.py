@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from lamina.gateway import v1_openai
-from lamina.gateway.http import Reply, Request, Route
-from lamina.gateway.routes import ROUTES
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.handlers import Reply, Request, Route
 from lamina.providers.openai import OpenAIProvider
 from lamina.records import REQUESTS
 from tests.faults.load import Load
@@ -221,12 +220,12 @@ async def test_R9_clients_that_leave_lose_nothing_and_leave_nothing_behind(where
 
 @pytest.mark.planted("a gateway that goes on for nobody")
 async def test_R9_a_gateway_that_never_gives_up_is_found(tmp_path: Path) -> None:
-    async def deaf(app: Any, asked: Request) -> Reply:
-        return await v1_openai.completions(
-            app, replace(asked, headers={**asked.headers, "x-lamina-on-leave": "finish"})
-        )
+    (chat,) = [route for route in ROUTES if route.path == "/v1/chat/completions"]
 
-    planted = [replace(route, handler=deaf) if route.path == "/v1/chat/completions" else route for route in ROUTES]
+    async def deaf(app: Any, asked: Request) -> Reply:
+        return await chat.handler(app, replace(asked, headers={**asked.headers, "x-lamina-on-leave": "finish"}))
+
+    planted = [replace(route, handler=deaf) if route is chat else route for route in ROUTES]
     wrong, figures = await leaving(tmp_path / "s.db", 7, range(2), planted)
     assert figures["left"] == 0
     assert any("was not given up" in one for one in wrong)

@@ -12,7 +12,7 @@ import pytest
 from lamina import App, assemble, render, validate
 from lamina.assembly.history import INTERRUPTED, close_calls, group_turns
 from lamina.assembly.request import GRAMMARS
-from lamina.engine.run import Engine
+from lamina.engine.turn import Engine
 from lamina.errors import MessageError
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import MessageState, StoredMessage
@@ -120,7 +120,7 @@ async def odd_problems(store: Store, answer: list[Step]) -> list[str]:
     provider = ScriptedProvider([answer, [{"text": "Well."}]])
     app = App(store, chat_settings(), tools=tools(lambda line: None, 0), provider=provider)
     session = await app.new_session("ann")
-    engine = Engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
+    engine = Engine(app.builder, store, provider=provider)
     running = await engine.start(await app.turn("ann", session.session_id, "Hello"))
     async with asyncio.timeout(60):
         turn = await running.wait()

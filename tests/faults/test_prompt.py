@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina import App, Layer, assemble
-from lamina.app.files import MAX_LAYER_BYTES, read_text
+from lamina.app.config import MAX_LAYER_BYTES, read_text
 from lamina.assembly.fences import Prompt, TagFilter, render_result, tool_result
 from lamina.errors import InputError, LayerError, OwnerError, PromptError
-from lamina.gateway.http import Reply, Request, Route
-from lamina.gateway.routes import ROUTES
+from lamina.gateway.gateway import ROUTES
+from lamina.gateway.handlers import Reply, Request, Route
 from lamina.prompts.templates import fill
 from lamina.providers.openai import OpenAIProvider
 from lamina.records import Template, Turn

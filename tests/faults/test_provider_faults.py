@@ -13,8 +13,7 @@ import pytest
 
 from lamina import App, Tool, ToolRegistry, validate
 from lamina.engine.handle import TurnHandle
-from lamina.engine.run import Engine
-from lamina.engine.work import TurnState
+from lamina.engine.turn import Engine, TurnState
 from lamina.errors import BrokenStreamError, ProviderError, StalledError
 from lamina.ports import Provider
 from lamina.records import StoredMessage
@@ -38,8 +37,7 @@ async def find(what: str) -> str:
 
 
 def engine_of(app: App, asked: Provider, kind: type[Engine]) -> Engine:
-    store = app.store
-    return kind(app.builder, store.turns, store.sessions, store.messages, provider=asked)
+    return kind(app.builder, app.store, provider=asked)
 
 
 @asynccontextmanager
@@ -168,9 +166,9 @@ async def test_R11_a_turn_survives_every_fault_of_its_provider(
 class Patient(Engine):
     """The planted bug: it waits for an answer that is done, whatever happens."""
 
-    async def _answer(self, work: TurnState, context: Context) -> list[ToolCallEvent]:
+    async def _answer(self, state: TurnState, context: Context) -> list[ToolCallEvent]:
         try:
-            return await super()._answer(work, context)
+            return await super()._answer(state, context)
         except ProviderError:
             await asyncio.Event().wait()
             raise
@@ -179,8 +177,8 @@ class Patient(Engine):
 class Careless(Engine):
     """The planted bug: it tells that the turn has ended, and does not store it."""
 
-    async def _finish(self, work: TurnState, problem: BaseException | None) -> None:
-        work.running.end(work.record, Ended("complete" if problem is None else "interrupted", Phrase(str(problem))))
+    async def _finish(self, state: TurnState, problem: BaseException | None) -> None:
+        state.handle.end(state.record, Ended("complete" if problem is None else "interrupted", Phrase(str(problem))))
 
 
 @pytest.mark.planted("an engine that waits for ever; one that does not store the end")

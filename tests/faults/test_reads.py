@@ -12,8 +12,8 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs] -- it ships annotation
 import pytest
 
 from lamina.app.app import App
-from lamina.gateway.http import Reply, Request, Route
-from lamina.gateway.options import Options
+from lamina.gateway.handlers import Reply, Request, Route
+from lamina.gateway.limits import GatewayOptions
 from lamina.store import postgres, transactions
 from lamina.store.database import OutOfTimeError, Steps
 from lamina.store.store import Store
@@ -146,7 +146,7 @@ async def test_A2_a_read_stops_when_its_client_leaves(tmp_path: Path) -> None:
         Route("GET", "/api/counts", read_something, "", "read"),
     )
     bearer = {"Authorization": f"Bearer {TOKEN}"}
-    async with running(tmp_path / "s.db", routes=routes, options=Options(log="off")) as site:
+    async with running(tmp_path / "s.db", routes=routes, options=GatewayOptions(log="off")) as site:
         for _ in range(6):
             _, writer = await asyncio.open_connection("127.0.0.1", site.port)
             writer.write(request("GET", "/api/endless", bearer, port=site.port))

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lamina import App
-from lamina.app.trace import requests_of
-from lamina.engine.run import Engine
+from lamina.app.follow import requests_of
+from lamina.engine.turn import Engine
 from lamina.errors import StoreError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Sent, TurnRecord
@@ -40,7 +40,7 @@ class WithoutTexts(Turns):
 def engine_on(store: Store) -> tuple[App, Engine]:
     provider = ScriptedProvider([[{"text": "Well."}]], repeat=True)
     app = App(store, chat_settings(memory=False), provider=provider)
-    return app, Engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
+    return app, Engine(app.builder, store, provider=provider)
 
 
 async def say(app: App, engine: Engine, owner: str, words: str) -> str:

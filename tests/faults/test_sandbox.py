@@ -258,11 +258,11 @@ REACHES = [
     "chrt -b -p 0 {pid} && echo R",
     "python3 -c \"import ctypes as c; l = c.CDLL(None); n = l.shmget(0, 4096, 0o1600); assert n >= 0; l.shmctl(n, 0, 0); print('R')\"",
     "unshare -Ur true && echo R",
-    "unshare -Urm mount -t tmpfs none sub && echo R",
+    "unshare -Urm mount -n -t tmpfs none sub && echo R",
 ]
 AS_ROOT = [
     "python3 -c \"import ctypes as c; c.CDLL(None).ptrace(16, {pid}, 0, 0) or print('R')\"",
-    "unshare -m mount -t tmpfs none sub && echo R",
+    "unshare -m mount -n -t tmpfs none sub && echo R",
     "mknod device c 1 3 && echo R",
     "cat /etc/shadow >/dev/null && echo R",
     "python3 -c \"import os; os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY); print('R')\"",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lamina.assembly.fences import TagFilter
-from lamina.engine.work import MAX_ANSWER_CHARACTERS
+from lamina.engine.turn import MAX_ANSWER_CHARACTERS
 from lamina.memory.extract import facts_by_rules
 from lamina.memory.summaries import MAX_MESSAGE_CHARACTERS, summarise
 from lamina.providers.openai import CompletionReader

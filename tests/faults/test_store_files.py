@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lamina.errors import StoreBusyError, StoreDamagedError, StoreError
-from lamina.gateway.openapi import PARAMETER
+from lamina.gateway.schemas import PARAMETER
 from lamina.store.database import hide_password
 from lamina.store.lock import OwnerLock, StoreFile, create_private
 from lamina.store.store import open_store

@@ -15,8 +15,7 @@ import pytest
 
 from lamina import App, render, validate
 from lamina.engine.handle import TurnHandle
-from lamina.engine.run import Engine
-from lamina.engine.work import TurnState
+from lamina.engine.turn import Engine, TurnState
 from lamina.ports import Ask
 from lamina.providers.scripted import ScriptedProvider, Step
 from lamina.records import StoredMessage, Turn
@@ -194,15 +193,15 @@ class Meeting:
 class Rash(Engine):
     """The planted bug, which the engine had: a call is stored while the turn is cancelled, and its text once more."""
 
-    async def _run_tools(self, work: TurnState, calls: Sequence[ToolCallEvent]) -> None:
+    async def _run_tools(self, state: TurnState, calls: Sequence[ToolCallEvent]) -> None:
         call = calls[0]
         function: Any = {"name": call.name, "arguments": call.arguments}
         asked: Any = [{"id": call.id, "type": "function", "function": function}]
-        async with work.storing:
-            message: Message = {"role": "assistant", "content": work.said or None, "tool_calls": asked}
-            await self._turns.add(*work.key, [message], lease=self._lease)
-            work.show_rest()
-            work.begin_step()
+        async with state.storing:
+            message: Message = {"role": "assistant", "content": state.answer_text or None, "tool_calls": asked}
+            await self._turns.add(*state.key, [message], lease=self._lease)
+            state.show_rest()
+            state.begin_step()
 
 
 async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) -> list[str]:
@@ -215,7 +214,7 @@ async def cancelled_in(where: Path, when: str, engine: type[Engine] = Engine) ->
             provider = ScriptedProvider(script())
             app = App(store, chat_settings(memory=False), tools=tools(lambda line: None, 0), provider=provider)
             session = await Store(plain.db, time.time).sessions.new("ann", mode="agent")
-            runs = engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
+            runs = engine(app.builder, store, provider=provider)
             started.append(await runs.start(await app.turn("ann", session.session_id, "question")))
             async with asyncio.timeout(LIMIT):
                 shown = [event async for event in started[0].events()]
@@ -252,7 +251,7 @@ async def left_in_the_question(where: Path, when: str, engine: type[Engine] = En
         store = Store(Meeting(plain.db, 1, when, lambda: cast("None", asking[0].cancel())), time.time)
         provider = ScriptedProvider([[{"text": "Hello"}]])
         app = App(store, chat_settings(memory=False), provider=provider)
-        runs = engine(app.builder, store.turns, store.sessions, store.messages, provider=provider)
+        runs = engine(app.builder, store, provider=provider)
         turn = await app.turn("ann", session.session_id, "question")
         asking.append(asyncio.create_task(runs.start(turn)))
         await asyncio.wait(asking)

@@ -12,8 +12,8 @@ from yarl import URL
 
 from lamina import App
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.http import SCOPES, Route
-from lamina.gateway.options import Options
+from lamina.gateway.handlers import SCOPES, Route
+from lamina.gateway.limits import GatewayOptions
 from lamina.gateway.server import listen, serving
 from lamina.providers.scripted import ScriptedProvider
 from tests.engine.chats import Script, settings
@@ -79,7 +79,7 @@ async def api_on(
 
 @asynccontextmanager
 async def api_of(app: App, provider: ScriptedProvider, routes: Sequence[Route] | None = None) -> AsyncGenerator[Api]:
-    options = replace(Options(log="off", guesses=1_000_000), port=free_port())  # fuzzers guess, and hear 401
+    options = replace(GatewayOptions(log="off", guesses=1_000_000), port=free_port())  # fuzzers guess, and hear 401
     gateway = Gateway(app, options, routes=routes)
     async with serving(gateway, listen(options)), aiohttp.ClientSession(auto_decompress=False) as http:
         yield Api(app, provider, gateway, http)

@@ -11,9 +11,9 @@ import aiohttp
 
 from lamina.app.app import App
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.http import SCOPES, Route
-from lamina.gateway.options import Options
-from lamina.gateway.server import Server, listen, serving
+from lamina.gateway.handlers import SCOPES, Route
+from lamina.gateway.limits import GatewayOptions
+from lamina.gateway.server import GatewayServer, listen, serving
 from lamina.ports import Provider
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import Settings, load_settings
@@ -34,7 +34,7 @@ class Answer:
 class Site:
     app: App
     gateway: Gateway
-    server: Server
+    server: GatewayServer
     port: int
     client: aiohttp.ClientSession
 
@@ -76,7 +76,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def running(
-    store: str | Path, *, options: Options | None = None, routes: Sequence[Route] | None = None,
+    store: str | Path, *, options: GatewayOptions | None = None, routes: Sequence[Route] | None = None,
     provider: Provider | None = None, settings: Settings | None = None, **more: Any,
 ) -> AsyncGenerator[Site, None]:  # fmt: skip
     """A gateway over this store; its loopback token is `TOKEN`, its user ann."""
@@ -85,7 +85,7 @@ async def running(
     )
     answers = provider or ScriptedProvider([[{"text": "Hello."}, {"usage": [7, 0, 3]}, {"done": "stop"}]], repeat=True)
     async with App.open(store, settings=settings, provider=answers) as app:
-        options = replace(options or Options(log="off"), port=free_port())
+        options = replace(options or GatewayOptions(log="off"), port=free_port())
         sock = listen(options)
         gateway = Gateway(app, options, token=TOKEN, routes=routes, **more)
         async with (

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lamina.gateway.http import Route
+from lamina.gateway.handlers import Route
 from tests.gateway.apis import api_on
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "api.md"

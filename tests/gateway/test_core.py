@@ -14,18 +14,15 @@ import pytest
 
 from lamina.app.app import App
 from lamina.errors import NotFoundError, SettingsError, StoreError
-from lamina.gateway.http import SCOPES, Principal, Reply, Request, Route
-from lamina.gateway.limits import Limits, day_of
-from lamina.gateway.log import RequestLog
-from lamina.gateway.options import Options, is_loopback, listen_place
-from lamina.gateway.replies import POLICY
-from lamina.gateway.shapes import Fault
+from lamina.gateway.handlers import POLICY, SCOPES, Principal, Reply, Request, Route
+from lamina.gateway.limits import GatewayOptions, UsageLimits, day_of
+from lamina.gateway.metrics import RequestLog
+from lamina.gateway.server import is_loopback, listen_place
 from lamina.store.store import open_store
-from lamina.text.messages import Phrase
 from tests.gateway.raw import DISHONEST_BODIES, reply, request, say
 from tests.gateway.serving import TOKEN, Site, running
 
-OBJECT = {"type": "object"}
+OBJECT = dict[str, Any]
 SECRET = "words of somebody"
 
 
@@ -46,12 +43,12 @@ async def full(app: App, request: Request) -> Reply:
 
 
 async def spend(app: App, request: Request) -> Reply:
-    request.spent(60, 40)
+    request.gateway.limits.add_tokens(request.principal, 60, 40)
     return Reply({})
 
 
 async def squander(app: App, request: Request) -> Reply:
-    request.spent(10**25, 0)
+    request.gateway.limits.add_tokens(request.principal, 10**25, 0)
     return Reply({})
 
 
@@ -185,8 +182,8 @@ async def test_use_that_is_being_written_when_the_gateway_ends_counts_once(tmp_p
                 return spent
 
         app: Any = SimpleNamespace(store=SimpleNamespace(keys=Late()))
-        limits = Limits(app, Options())
-        limits.spent(Principal("bo", key.key_id, frozenset(SCOPES)), 100, 20)
+        limits = UsageLimits(app, GatewayOptions())
+        limits.add_tokens(Principal("bo", key.key_id, frozenset(SCOPES)), 100, 20)
         looking = asyncio.create_task(limits.run())
         await stored.wait()
         looking.cancel()
@@ -256,7 +253,7 @@ async def test_A18_a_compressed_body_is_refused_as_such(tmp_path: Path) -> None:
 
 
 async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    options = Options(log="off", body_limit=10_000)
+    options = GatewayOptions(log="off", body_limit=10_000)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         key = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         told = request("POST", "/api/hello", {**key, "Content-Length": "10001"}, port=site.port)
@@ -272,7 +269,7 @@ async def test_G2_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: P
 
 
 async def test_many_long_bodies_at_once_are_bounded_and_strangers_send_little(tmp_path: Path) -> None:
-    options = Options(log="off", bodies_limit=300_000, open_body_limit=1_000)
+    options = GatewayOptions(log="off", bodies_limit=300_000, open_body_limit=1_000)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Content-Length": "250000"}
         held = []
@@ -343,7 +340,7 @@ async def test_fields_behind_a_chunked_body_are_no_headers(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("piece", [b"a: b\r\n" * 500, b"x" * 3_000], ids=["many fields", "one long field"])
 async def test_fields_behind_a_chunked_body_are_as_limited_as_headers(tmp_path: Path, piece: bytes) -> None:
-    patient = Options(log="off", receive_seconds=600)  # it is no deadline that ends this
+    patient = GatewayOptions(log="off", receive_seconds=600)  # it is no deadline that ends this
     async with running(tmp_path / "s.db", routes=ROUTES, options=patient) as site:
         given = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Authorization": f"Bearer {TOKEN}"}
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -366,7 +363,7 @@ async def test_a_body_in_many_small_chunks_is_taken(tmp_path: Path) -> None:
 
 
 async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -> None:
-    options = Options(log="off", receive_seconds=0.3, idle_seconds=0.3)
+    options = GatewayOptions(log="off", receive_seconds=0.3, idle_seconds=0.3)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         given = {"Authorization": f"Bearer {TOKEN}"}
         asked = request("GET", "/api/slow", given, port=site.port)
@@ -384,7 +381,7 @@ async def test_deadlines_are_for_clients_and_never_for_answers(tmp_path: Path) -
 HALF = b"GET /api/health HTTP/1.1\r\nHost: "
 """A request that is under way."""
 STATES = {"answered": 0, "incomplete": 0, "idle": 0, "busy": 0}
-LIMITED = [Options(log="off", connections=5), Options(log="off", address_connections=5)]
+LIMITED = [GatewayOptions(log="off", connections=5), GatewayOptions(log="off", address_connections=5)]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -435,7 +432,7 @@ def close_all(connections: list[Connection]) -> None:
 
 
 @pytest.mark.parametrize("options", LIMITED)
-async def test_connections_over_the_limit_hear_503(tmp_path: Path, options: Options) -> None:
+async def test_connections_over_the_limit_hear_503(tmp_path: Path, options: GatewayOptions) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         busy = await held(site, 5, "busy")
         assert await health(site) == 503
@@ -448,7 +445,7 @@ async def test_connections_over_the_limit_hear_503(tmp_path: Path, options: Opti
 
 
 @pytest.mark.parametrize("options", LIMITED)
-async def test_connections_that_only_wait_make_room_for_new_ones(tmp_path: Path, options: Options) -> None:
+async def test_connections_that_only_wait_make_room_for_new_ones(tmp_path: Path, options: GatewayOptions) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         idle = await held(site, 4, "idle")
         busy = await held(site, 1, "busy")
@@ -463,7 +460,7 @@ async def test_connections_that_only_wait_make_room_for_new_ones(tmp_path: Path,
 
 @pytest.mark.parametrize("options", LIMITED)
 async def test_A7_what_is_answered_gives_way_first_then_what_is_incomplete_then_what_is_idle(
-    tmp_path: Path, options: Options
+    tmp_path: Path, options: GatewayOptions
 ) -> None:
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         busy = await held(site, 1, "busy")
@@ -498,7 +495,7 @@ async def test_a_connection_has_few_requests_that_wait(tmp_path: Path) -> None:
 
 
 async def test_a_key_has_so_many_open_streams(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", streams=2)) as site:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=GatewayOptions(log="off", streams=2)) as site:
         bo = await site.key("bo")
         asked = request("GET", "/api/endless", {"Authorization": f"Bearer {bo}"}, port=site.port)
         streams = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(2)]
@@ -519,7 +516,7 @@ async def test_a_key_has_so_many_open_streams(tmp_path: Path) -> None:
 
 
 async def test_a_stream_ends_when_its_key_is_revoked_and_others_go_on(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", guesses=1)) as site:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=GatewayOptions(log="off", guesses=1)) as site:
         bo, eve = await site.key("bo"), await site.key("eve")
         LEFT.clear()
         opened = []
@@ -548,7 +545,7 @@ async def test_a_user_has_so_many_turns_at_once(tmp_path: Path) -> None:
         return await turn(app, request)
 
     routes = (Route("POST", "/api/turn", waits, "a turn", "chat"), Route("POST", "/api/now", turn, "a turn", "chat"))
-    async with running(tmp_path / "s.db", routes=routes, options=Options(log="off", turns=2)) as site:
+    async with running(tmp_path / "s.db", routes=routes, options=GatewayOptions(log="off", turns=2)) as site:
         bo, eve = await site.key("bo"), await site.key("eve")
         begun = [asyncio.create_task(site.post("/api/turn", key=bo)) for _ in range(5)]
         over, _ = await asyncio.wait(begun[:], return_when=asyncio.FIRST_COMPLETED)
@@ -563,23 +560,31 @@ async def test_a_user_has_so_many_turns_at_once(tmp_path: Path) -> None:
             assert (await site.post("/api/now", key=bo)).status == 200
 
 
+SHORTENED = f"['{'x' * 57}…"
+"""As much of a wrong body as its error repeats."""
+
+
 async def test_a_long_body_is_read_beside_the_loop_and_checked_all_the_same(tmp_path: Path) -> None:
     threads: list[str] = []
 
-    def check(value: object) -> Fault | None:
-        threads.append(threading.current_thread().name)
-        return None if isinstance(value, dict) else Fault("body.wrong_secret", {"wanted": Phrase("schema.object")})
-
     async with running(tmp_path / "s.db", routes=ROUTES) as site:
-        site.gateway.routes.find("POST", "/api/hello")[0].check = check
+        compiled, _ = site.gateway.routes.find("POST", "/api/hello")
+        read_body = compiled.read_body
+        assert read_body is not None
+
+        def check(value: object) -> object:
+            threads.append(threading.current_thread().name)
+            return read_body(value)
+
+        compiled.read_body = check
         assert (await site.post("/api/hello", {"a": "x" * 1_000})).status == 200
         assert (await site.post("/api/hello", {"a": "x" * 1_000_000})).json["body"] == {"a": "x" * 1_000_000}
         assert (await site.post("/api/hello", ["x" * 1_000_000])).json["error"] == {
-            "message": "the body has a wrong value, expected an object",
+            "message": f"the body is {SHORTENED}, expected an object",
             "hint": "GET /api/openapi.json says what each route takes",
             "type": "invalid_request",
-            "code": "body.wrong_secret",
-            "values": {"where": {"code": "body.name"}, "wanted": {"code": "schema.object"}},
+            "code": "body.wrong_value",
+            "values": {"where": {"code": "body.name"}, "value": SHORTENED, "wanted": {"code": "schema.object"}},
             "next": {
                 "code": "body.see_document", "values": {}, "text": "GET /api/openapi.json says what each route takes",
             },
@@ -591,7 +596,7 @@ async def test_a_long_body_is_read_beside_the_loop_and_checked_all_the_same(tmp_
 
 
 async def test_long_replies_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
-    options = Options(log="off", replies_limit=20_000_000)
+    options = GatewayOptions(log="off", replies_limit=20_000_000)
     async with running(tmp_path / "s.db", routes=ROUTES, options=options) as site:
         asked = request("GET", "/api/long", {"Authorization": f"Bearer {TOKEN}"}, port=site.port)
         unread = [await asyncio.open_connection("127.0.0.1", site.port, limit=1_024) for _ in range(2)]
@@ -679,7 +684,7 @@ async def test_a_revoked_or_expired_key_opens_nothing_once_it_is_no_longer_belie
 
 
 async def test_wrong_keys_from_one_address_are_soon_not_looked_at_and_right_ones_go_on(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", routes=ROUTES, options=Options(log="off", guesses=5)) as site:
+    async with running(tmp_path / "s.db", routes=ROUTES, options=GatewayOptions(log="off", guesses=5)) as site:
         bo = await site.key("bo")
         assert (await site.get("/api/hello", key=bo)).status == 200
         commits = -1
@@ -762,7 +767,7 @@ def test_only_this_machines_own_addresses_are_loopback() -> None:
 
 
 async def test_many_people_with_right_keys_come_in_at_once_from_one_address(tmp_path: Path) -> None:
-    async with running(tmp_path / "s.db", options=Options(log="off", guesses=5)) as site:
+    async with running(tmp_path / "s.db", options=GatewayOptions(log="off", guesses=5)) as site:
         keys = [await site.key(f"user{n}") for n in range(60)]
         replies = await asyncio.gather(*(site.get("/api/me", key=key) for key in keys))
         assert [reply.json["user"] for reply in replies] == [f"user{n}" for n in range(60)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.gateway.page import FOLDER, MEDIA, POLICY, files
+from lamina.gateway.system_routes import FOLDER, MEDIA, PAGE_POLICY, page_files
 from lamina.text.messages import LANGUAGES, catalogue
 from tests.gateway.raw import request, say
 from tests.gateway.serving import running
@@ -45,21 +45,21 @@ async def test_nothing_but_the_files_of_the_table_can_be_read(tmp_path: Path) ->
 
 def test_the_table_is_the_folder_and_a_catalogue_for_each_language() -> None:
     catalogues = {f"messages.{lang}.json" for lang in LANGUAGES}
-    assert set(files()) == {path.name for path in SOURCES} | catalogues
-    assert {path.name for path in FOLDER.iterdir()} == set(files()) - catalogues
+    assert set(page_files()) == {path.name for path in SOURCES} | catalogues
+    assert {path.name for path in FOLDER.iterdir()} == set(page_files()) - catalogues
     for lang in LANGUAGES:
-        served: dict[str, str] = json.loads(files()[f"messages.{lang}.json"].body)
+        served: dict[str, str] = json.loads(page_files()[f"messages.{lang}.json"].body)
         assert served.items() <= catalogue(lang).items()
         assert "gateway.not_found" in served
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
-    rules = {name: rest for name, _, rest in (rule.partition(" ") for rule in POLICY.split("; "))}
+    rules = {name: rest for name, _, rest in (rule.partition(" ") for rule in PAGE_POLICY.split("; "))}
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
     assert rules["img-src"] == "'self' data: blob:"
     assert rules["require-trusted-types-for"] == "'script'"
-    assert "unsafe" not in POLICY
+    assert "unsafe" not in PAGE_POLICY
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

@@ -17,12 +17,12 @@ from tests.gateway import processes
 SCRIPT = [[{"text": "Well."}]]
 FROZEN = """
 import re, sys
-import lamina.gateway.page as page
+import lamina.gateway.system_routes as system_routes
 
 def freeze():
     re.match("(a*)*b", "a" * 60)  # holds the interpreter's lock for ever: no thread runs any more
 
-page.files = freeze
+system_routes.page_files = freeze
 from lamina.cli import main
 sys.exit(main())
 """
@@ -107,11 +107,11 @@ def test_what_systemd_says_is_only_for_the_process_that_it_names() -> None:
     assert Supervisor({**place, "WATCHDOG_PID": "8"}, 7).seconds == 0.0
     assert Supervisor({"WATCHDOG_USEC": "5000000"}, 7).seconds == 0.0
     assert Supervisor({}, 7).seconds == 0.0
-    Supervisor(place, 7).tell("READY=1")  # nobody is there, which is no error
+    Supervisor(place, 7).notify("READY=1")  # nobody is there, which is no error
     with pytest.raises(SettingsError, match="WATCHDOG_USEC is 'soon'"):
         Supervisor({**place, "WATCHDOG_USEC": "soon"}, 7)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind("\0lamina-test")
         sock.settimeout(5)
-        Supervisor(place, 7).tell("READY=1")
+        Supervisor(place, 7).notify("READY=1")
         assert sock.recv(100) == b"READY=1"

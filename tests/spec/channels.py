@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lamina import App
-from lamina.app.trace import requests_of
+from lamina.app.follow import requests_of
 from lamina.providers.scripted import ScriptedProvider
 from lamina.types import Ended, Notice, Receipt, TurnEvent
 from tests.cli.process import Lamina

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lamina import Layer, assemble, assemble_system_prompt
-from lamina.app.files import IDENTITY, Sources, assemble_files, gather
+from lamina.app.config import IDENTITY, Sources, assemble_files, gather
 from lamina.assembly.pieces import mode_hint
 from lamina.errors import LayerError, MessageError
 from lamina.settings import Settings, load_settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lamina.gateway.http import SCOPES
+from lamina.gateway.handlers import SCOPES
 from lamina.store.store import open_store
 from lamina.types import text_hash
 from tests.cli.process import Lamina

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lamina import App, Settings, assemble_segments, estimate_message_tokens
-from lamina.app.files import IDENTITY
+from lamina.app.config import IDENTITY
 from lamina.assembly.pieces import mode_hint
 from lamina.errors import BudgetError, SettingsError, ToolError
 from lamina.records import Template

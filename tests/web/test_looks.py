@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from lamina.gateway.page import FOLDER
+from lamina.gateway.system_routes import FOLDER
 from lamina.text.messages import catalogue
 from tests.web.conftest import Look
 from tests.web.site import Site

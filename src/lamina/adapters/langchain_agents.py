@@ -1,4 +1,4 @@
-"""LangChain's `create_agent`: a middleware that lays the layers and cuts what is sent, and leaves the state alone."""
+"""LangChain's `create_agent`: a middleware that adds the layers, cuts what is sent, and does not change the state."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -7,7 +7,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, ModelReques
 from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from lamina.adapters.langchain import fit_messages, handed_back
+from lamina.adapters.langchain import convert_pieces, restore_messages
 from lamina.adapters.plan import Plan
 
 
@@ -21,16 +21,17 @@ class LaminaMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        return handler(self._fitted(request))
+        return handler(self._fit_request(request))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
-        return await handler(self._fitted(request))
+        return await handler(self._fit_request(request))
 
-    def _fitted(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def _fit_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         opening = [request.system_message] if request.system_message is not None else []
+        pieces = convert_pieces([*opening, *request.messages], self._plan.keep_thinking)
         tools = [convert_to_openai_tool(tool) for tool in request.tools]
-        context, kept = fit_messages(self._plan, [*opening, *request.messages], tools)
+        context, kept = self._plan.fit(pieces, source="langchain", tools=tools)
         system = SystemMessage(context.system) if context.system else None
-        return request.override(system_message=system, messages=cast("list[AnyMessage]", handed_back(kept)))
+        return request.override(system_message=system, messages=cast("list[AnyMessage]", restore_messages(kept)))

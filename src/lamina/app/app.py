@@ -9,13 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from lamina.app.files import IDENTITY, MARK, check_hidden, counter, file_layer, instruction_files, prompt_manager
-from lamina.app.follow import follow, followed, position_of
-from lamina.app.providers import complete_with, provider_of, request_budget, window_of
+from lamina.app.config import (
+    IDENTITY,
+    MARK_SLOT,
+    check_hidden,
+    complete_with,
+    counter,
+    file_layer,
+    instruction_files,
+    open_tools,
+    prompt_manager,
+    provider_of,
+    request_budget,
+    window_of,
+)
+from lamina.app.follow import follow, follow_stored, position_of, requests_of
+from lamina.app.lookup import add_templates, import_templates
 from lamina.app.session import SessionHandle
-from lamina.app.skills import add_templates, import_templates
-from lamina.app.tools import open_tools
-from lamina.app.trace import requests_of
 from lamina.app.worker import Worker, end_job, jobs_after_turn
 from lamina.assembly.history import check_message
 from lamina.assembly.tokens import CachedCount
@@ -23,8 +33,7 @@ from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
 from lamina.engine.compaction import Compacted
 from lamina.engine.handle import TurnHandle
-from lamina.engine.run import Engine
-from lamina.engine.work import CANCELLED, Limits
+from lamina.engine.turn import CANCELLED, Engine, TurnLimits
 from lamina.errors import (
     InputError,
     LayerError,
@@ -118,7 +127,7 @@ class _FileSource:
             self._layer, self._seen = file_layer(self.name, self._path), seen
         if self._path != IDENTITY:
             return (self._layer,)
-        return (replace(self._layer, text=self._layer.text.replace(MARK, turn.mark)),)
+        return (replace(self._layer, text=self._layer.text.replace(MARK_SLOT, turn.mark)),)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -240,12 +249,20 @@ class App:
     def engine(self) -> Engine:
         if self._engine is None:
             settings, store, provider = self.settings, self.store, self.provider
-            limits = Limits(settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None)
+            limits = TurnLimits(
+                settings.steps, settings.turn_seconds, settings.turn_tokens, settings.max_tokens or None
+            )
             self._engine = Engine(
-                self.builder, store.turns, store.sessions, store.messages, provider=provider, limits=limits,
-                jobs=self._jobs, complete=self._model, compacts=settings.compaction,
-                lease=LEASE_S if store.alone else SHARED_LEASE_S, hide=self._hide,
-            )  # fmt: skip
+                self.builder,
+                store,
+                provider=provider,
+                limits=limits,
+                jobs=self._jobs,
+                complete=self._model,
+                compacts=settings.compaction,
+                lease=LEASE_S if store.alone else SHARED_LEASE_S,
+                hide=self._hide,
+            )
         return self._engine
 
     async def start(
@@ -256,7 +273,7 @@ class App:
         turn = await self.turn(owner, session_id, user, **options)
         try:
             running = await self.engine.start(turn, key=key, ask=ask)
-            return followed(self.store, running.turn) if running.turn.repeated else running
+            return follow_stored(self.store, running.turn) if running.turn.repeated else running
         except NotFoundError:
             if session_id != REQUESTS or owner not in self._singles:
                 raise  # else it was deleted in the meantime and is created again

@@ -13,10 +13,16 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from lamina.app.files import IDENTITY, check_hidden, instruction_files, missing_files, new_mark
-from lamina.app.providers import provider_of
+from lamina.app.config import (
+    IDENTITY,
+    check_hidden,
+    instruction_files,
+    missing_files,
+    new_mark,
+    provider_of,
+    sandbox_of,
+)
 from lamina.app.store_admin import file_of, info, open_only
-from lamina.app.tools import sandbox_of
 from lamina.assembly.budget import Budget
 from lamina.assembly.pieces import PromptStyle
 from lamina.assembly.request import assemble

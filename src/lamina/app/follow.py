@@ -1,25 +1,28 @@
-"""Reading a turn from any place in it, in whichever process it runs or ran.
+"""Reading a turn from any place in it, in whichever process it runs or ran; and what was sent in it, byte for byte.
 
 A position counts the characters of text, the calls and the results before it. It is made of what is stored alone, so
-that a stream which one process began goes on in another, byte for byte. Reading never ends a turn.
+that a stream which one process began continues in another, byte for byte. Reading never ends a turn.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from lamina.assembly.fences import read_result
+from lamina.apart import run_apart
+from lamina.assembly.trace import hashes, unpack
 from lamina.engine.handle import TurnHandle
-from lamina.engine.run import Engine
-from lamina.errors import InputError, format_value
-from lamina.records import FinalState, StoredMessage, TurnRecord
+from lamina.engine.transcript import replay_events, stored_end
+from lamina.engine.turn import Engine
+from lamina.errors import InputError, MessageError, StoreDamagedError, format_value
+from lamina.records import StoredMessage, TurnRecord
+from lamina.store.lock import RECOVERY
 from lamina.store.store import Store
 from lamina.text.messages import Phrase
-from lamina.types import Began, Ended, Text, ToolCallEvent, ToolOutput, ToolResult, TurnEvent, Usage
+from lamina.types import Began, Ended, Receipt, Text, ToolCallEvent, ToolResult, TurnEvent
 
 POLL_INTERVAL_S = 0.1
-"""Seconds between two looks at a turn that runs elsewhere."""
+"""Seconds between two reads of a turn that runs elsewhere."""
 Placed = tuple[int, TurnEvent]
 """An event, and the position behind it."""
 
@@ -33,7 +36,7 @@ def position_of(text: str) -> int:
     return int(text)
 
 
-class Places:
+class PositionCounter:
     """Counts a turn's events from its beginning and lets through what is behind a position."""
 
     def __init__(self, after: int) -> None:
@@ -56,54 +59,54 @@ async def follow(store: Store, engine: Engine, owner: str, turn_id: str, after: 
     turn = await store.turns.get(owner, turn_id)
     running = engine.running(turn_id)
     if running is None or running.turn.owner != owner:
-        async with aclosing(_stored(store, turn, after)) as found:
+        async with aclosing(_read_stored(store, turn, after)) as found:
             async for one in found:
                 yield one
         return
-    places = Places(after)
+    counter = PositionCounter(after)
     async with aclosing(running.events()) as events:
         async for event in events:
-            if (passed := places.pass_on(event)) is not None:
-                yield places.at, passed
+            if (passed := counter.pass_on(event)) is not None:
+                yield counter.at, passed
 
 
-async def _stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[Placed]:
+async def _read_stored(store: Store, turn: TurnRecord, after: int) -> AsyncGenerator[Placed]:
     """A turn as the store tells it: over, or running in another process, where it is looked at again and again."""
     first: tuple[TurnEvent, ...] = (Began(turn.turn_id, turn.session_id, turn.answer_message_id),)
     while True:
         turn, rows, current = await read_story(store, turn)
         over = turn.state != "streaming"
-        places = Places(after)
-        for event in (*first, *told(rows, turn, current, over)):
-            if (passed := places.pass_on(event)) is not None:
-                yield places.at, passed
-        first, after = (), max(after, places.at)
+        counter = PositionCounter(after)
+        for event in (*first, *replay_events(rows, turn, current, over)):
+            if (passed := counter.pass_on(event)) is not None:
+                yield counter.at, passed
+        first, after = (), max(after, counter.at)
         if over:
-            yield after, ended(turn)
+            yield after, stored_end(turn)
             return
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def followed(store: Store, turn: TurnRecord) -> TurnHandle:
+def follow_stored(store: Store, turn: TurnRecord) -> TurnHandle:
     """A turn that is over, or that another process answers, for readers here. `App.cancel` ends it."""
-    running = TurnHandle(turn)
+    handle = TurnHandle(turn)
 
     async def read() -> None:
-        async with aclosing(_stored(store, turn, 0)) as events:
+        async with aclosing(_read_stored(store, turn, 0)) as events:
             async for _, event in events:
                 if isinstance(event, Ended):
                     now = await store.turns.get(turn.owner, turn.turn_id)
-                    running.end(replace(now, repeated=True), event)
+                    handle.end(replace(now, repeated=True), event)
                 else:
-                    running.emit(event)
+                    handle.emit(event)
 
-    def lost(task: asyncio.Task[None]) -> None:
-        if not running.over:  # the store is gone, or this process ends
-            running.end(turn, Ended("interrupted", Phrase("turn.runs_elsewhere")))
+    def end_unread(task: asyncio.Task[None]) -> None:
+        if not handle.over:  # the store is gone, or this process ends
+            handle.end(turn, Ended("interrupted", Phrase("turn.runs_elsewhere")))
 
-    running.reading = asyncio.create_task(read())
-    running.reading.add_done_callback(lost)
-    return running
+    handle.reading = asyncio.create_task(read())
+    handle.reading.add_done_callback(end_unread)
+    return handle
 
 
 async def read_story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequence[StoredMessage], str]:
@@ -120,37 +123,15 @@ async def read_story(store: Store, turn: TurnRecord) -> tuple[TurnRecord, Sequen
         turn = now
 
 
-def told(rows: Sequence[StoredMessage], turn: TurnRecord, current: str, over: bool) -> Iterator[TurnEvent]:
-    """What the rows of a turn say, in the order in which it was streamed: text, then each call with its result."""
-    results = {str(row.extra.get("tool_call_id")): row for row in rows if row.role == "tool"}
-    for row in rows:
-        if row.role != "assistant":
-            continue
-        last = row.seq == turn.answer_seq
-        text = current if last and not over else row.text
-        if text:
-            yield Text(text)
-        for call in row.extra.get("tool_calls") or ():
-            event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
-            yield event
-            result = results.get(event.id)
-            if result is not None:
-                yield result_of(event, result)
-            elif not last:  # it runs just now, or was cut off
-                return
-    if over and turn.usage:
-        yield Usage(turn.usage.get("prompt", 0), turn.usage.get("cached", 0), turn.usage.get("completion", 0))
-
-
-def result_of(call: ToolCallEvent, row: StoredMessage) -> ToolResult:
-    """How a call ended, from its stored result. How long it took is not stored, nor, by 0.1.0, its state."""
-    content = row.message["content"]
-    state = content.state if isinstance(content, ToolOutput) else "done"
-    return ToolResult(call.id, call.name, read_result(row.text, row.message), state, 0.0)
-
-
-def ended(turn: TurnRecord) -> Ended:
-    """The end of a turn as it is stored."""
-    state: FinalState = "interrupted" if turn.state == "streaming" else turn.state
-    hint = Phrase.load(str(turn.usage.get("hint", "")))
-    return Ended(state, Phrase.load(turn.error), hint, turn.usage.get("done", "stop"))
+async def requests_of(store: Store, owner: str, turn: TurnRecord) -> list[Receipt]:
+    """The requests of a turn, in order; none when nothing was sent. Bytes that do not match their hash are an error."""
+    if not turn.receipt:
+        return []
+    try:
+        names = hashes(turn.receipt)
+        texts = await store.messages.texts(owner, names)
+        if lost := next((name for name in names if name not in texts), ""):
+            raise MessageError("trace.text_gone", hash=lost)
+        return await run_apart(sum(map(len, texts.values())), unpack, turn.receipt, texts)
+    except MessageError as error:
+        raise StoreDamagedError("trace.cannot_rebuild", turn=turn.turn_id, why=error.phrase, hint=RECOVERY) from None

@@ -1,15 +1,17 @@
 """Maintenance of a whole store: what is in it, export and import as lines, backups, and rebuilding its indexes."""
 
+import asyncio
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from lamina.app.app import App
-from lamina.app.interrupts import interruptible
 from lamina.assembly.history import check_message, repair_message
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
@@ -21,6 +23,32 @@ from lamina.store.sqlite_tables import Problem as Problem
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, Message
+
+
+@contextmanager
+def interruptible() -> Generator[None, None, None]:
+    """Within it Ctrl-C raises KeyboardInterrupt at once; where it is ignored, it stays so."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if _is_cancelling():
+            raise KeyboardInterrupt
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_cancelling() -> bool:
+    """Whether Ctrl-C came just before the read."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # there is no event loop
+        return False
+    return task is not None and task.cancelling() > 0
+
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of one line of an export."""

@@ -12,11 +12,9 @@ from typing import Any
 
 from lamina.apart import run_apart
 from lamina.app.app import App
-from lamina.app.files import counter, file_rows, instruction_files
-from lamina.app.follow import result_of
+from lamina.app.config import counter, file_rows, instruction_files, provider_of
+from lamina.app.follow import requests_of
 from lamina.app.lookup import LAST, whole_id
-from lamina.app.providers import provider_of
-from lamina.app.trace import requests_of
 from lamina.assembly.receipt import Difference, explain, predicted_prefix
 from lamina.assembly.request import context_of_receipt
 from lamina.errors import InputError, NotFoundError
@@ -26,15 +24,9 @@ from lamina.settings import Settings
 from lamina.store.store import Store
 from lamina.store.turns import LOST
 from lamina.text.messages import Phrase
-from lamina.types import Context, Event, Receipt, ToolCallEvent, ToolResult
+from lamina.types import Context, Event, Receipt
 
-__all__ = [
-    "Call", "Difference", "Prefix", "asked_again", "by_layer", "called", "difference", "find_turn", "last_turn",
-    "messages_of", "next_context", "prefixes_of", "request_of", "requests_of", "rules_of", "unsent", "was_lost",
-]  # fmt: skip
 LOOKED_AT, LOOKED_BACK = 50, 3
-Call = tuple[ToolCallEvent, ToolResult | None]
-"""A call and what came back, unless the turn ended before."""
 
 
 async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
@@ -146,18 +138,6 @@ async def messages_of(store: Store, owner: str, turn: TurnRecord) -> Sequence[St
     """Everything that was stored of a turn, from its question on, in order."""
     rows = await store.messages.list(owner, turn.session_id, after=turn.user_seq - 1, before=turn.answer_seq + 1)
     return [row for row in rows if row.turn_id == turn.turn_id]
-
-
-def called(rows: Sequence[StoredMessage]) -> list[Call]:
-    """The calls in these messages with their results, as the model got them; how long they took nobody has kept."""
-    results = {str(row.extra.get("tool_call_id")): row for row in rows if row.role == "tool"}
-    found: list[Call] = []
-    for row in rows:
-        for call in row.extra.get("tool_calls") or ():
-            event = ToolCallEvent(call["id"], call["function"]["name"], call["function"]["arguments"])
-            result = results.get(event.id)
-            found.append((event, result_of(event, result) if result else None))
-    return found
 
 
 def difference(before: Receipt, after: Receipt) -> Difference:

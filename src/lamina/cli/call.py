@@ -111,7 +111,7 @@ class Call:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Continue only after a clear yes; without a terminal only with --yes."""
-        from lamina.app.interrupts import interruptible
+        from lamina.app.store_admin import interruptible
 
         if yes:
             return
@@ -164,7 +164,7 @@ def check_store(settings: Settings) -> None:
 def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None, *, by_session: bool = False) -> None:
     """Warn of rules that a setting names and that do not exist: otherwise only the answers would show the slip. Not
     where each session says so itself, as there are no other rules (`by_session`)."""
-    from lamina.app.files import rules_missing
+    from lamina.app.config import rules_missing
 
     folder = workspace or (Path(settings.workspace) if settings.workspace else None)
     if folder and (missing := rules_missing(settings, folder, others=by_session)):

@@ -13,19 +13,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lamina.app.app import App
+from lamina.app.config import with_model
 from lamina.app.lookup import check_skill, read_phase, usable_skills
-from lamina.app.providers import with_model
-from lamina.app.traces import (
-    Call,
-    called,
-    last_turn,
-    messages_of,
-    next_context,
-    request_of,
-    requests_of,
-    rules_of,
-    unsent,
-)
+from lamina.app.traces import last_turn, messages_of, next_context, request_of, requests_of, rules_of, unsent
 from lamina.cli.call import check_choice
 from lamina.cli.chat_view import Seen, call_line, result_lines
 from lamina.cli.common import format_time, one_line, short_id, styled, table
@@ -36,6 +26,7 @@ from lamina.cli.screen import Screen
 from lamina.cli.sessions import MODES, mark_hits, session_table
 from lamina.cli.talk import resume_session, start_session
 from lamina.cli.view import bars, cuts, files_table, proof, segments
+from lamina.engine.transcript import Call, stored_calls
 from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
 from lamina.records import Session, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
@@ -124,7 +115,7 @@ class ChatState:
             rows = await messages_of(self.app.store, self.owner, turn)
         else:  # messages from elsewhere
             rows = await self.app.store.messages.list(self.owner, self.session.session_id, limit=2, newest=True)
-        calls = called(rows)
+        calls = stored_calls(rows)
         self.last = Seen(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
         self.screen.print(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from lamina.app.files import Sources, assemble_files, render_request
+from lamina.app.config import Sources, assemble_files, render_request
 from lamina.cli.call import Call, Commands, argument, check_choice, flag, option, show_json, warn
 from lamina.errors import InputError, format_value
 from lamina.settings import Settings, load_settings

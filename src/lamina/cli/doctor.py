@@ -159,8 +159,8 @@ def _settings(say: Say, settings: Settings) -> Line:
 
 
 def _files(say: Say, settings: Settings, workspace: Path | None) -> list[Line]:
+    from lamina.app.config import rules_missing
     from lamina.app.diagnostics import files_state
-    from lamina.app.files import rules_missing
 
     folder = workspace or Path(settings.workspace or ".")
     state = files_state(settings, folder)

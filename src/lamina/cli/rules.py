@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.files import (
+from lamina.app.config import (
     SystemPromptManager,
     approve_file,
     counter,

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.app.app import App
-from lamina.app.files import check_files
-from lamina.app.keys import loopback_token, opening_file
-from lamina.app.providers import with_model
+from lamina.app.config import check_files, loopback_token, opening_file, with_model
 from lamina.app.store_admin import hide_password
 from lamina.cli.call import Call, Commands, check_choice, flag, option, run, warn_of_rules
 from lamina.cli.say import Say, visible
@@ -85,14 +83,14 @@ def _split_names(text: str) -> tuple[str, ...]:
 async def _serve(say: Say, wanted: _Wanted) -> None:
     try:
         from lamina.gateway.gateway import Gateway
-        from lamina.gateway.options import Options, is_loopback, listen_place
-        from lamina.gateway.server import listen, serving, uvicorn_is_quiet
+        from lamina.gateway.limits import GatewayOptions
+        from lamina.gateway.server import is_loopback, listen, listen_place, serving, silence_uvicorn
         from lamina.gateway.watchdog import watched
     except ModuleNotFoundError as error:
         raise SettingsError("gateway.package_missing", package=error.name) from None
     settings = wanted.settings
     address, port = listen_place(settings.listen)
-    options = Options(
+    options = GatewayOptions(
         address, port, wanted.host_names, wanted.origins, settings.public_https, settings.body_limit,
         connections=settings.connections, address_connections=settings.connections // 2,
         rate_limit=settings.rate_limit, token_limit=settings.token_limit, log=wanted.log,  # pyright: ignore[reportArgumentType] -- checked
@@ -100,7 +98,7 @@ async def _serve(say: Say, wanted: _Wanted) -> None:
     sock = listen(options)  # before the store is opened: a port that is taken is said at once
     options = replace(options, port=int(sock.getsockname()[1]))
     _log_to_stderr(wanted.log)
-    uvicorn_is_quiet()
+    silence_uvicorn()
     stop = _stop_on_signals(say)
     try:
         async with _opened(say, settings) as app:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lamina.app.skills import (
+from lamina.app.lookup import (
     SHARED,
     check_templates,
     find_template,

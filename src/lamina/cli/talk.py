@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lamina.app.app import App
-from lamina.app.files import check_files
+from lamina.app.config import check_files, with_model
 from lamina.app.lookup import find_session
-from lamina.app.providers import with_model
 from lamina.app.traces import requests_of
 from lamina.cli.call import Call, check_choice, run
 from lamina.cli.chat_view import Seen, format_notice

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lamina.app.app import App
-from lamina.app.files import check_files
+from lamina.app.config import check_files
 from lamina.cli.call import Call, Commands, flag, option, run, warn_of_rules
 from lamina.cli.say import Say
 from lamina.cli.worker import stop_on_signals

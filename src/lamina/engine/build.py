@@ -16,12 +16,12 @@ from lamina.assembly.history import Chat, close_calls, group_turns, insert_resul
 from lamina.assembly.pieces import PromptStyle, mode_hint
 from lamina.assembly.request import assemble
 from lamina.assembly.tokens import estimate_message_tokens
-from lamina.engine.ledger_state import Changes, StoredLedger, TurnRequests, read_stored_ledger
-from lamina.engine.state import Runtime
+from lamina.engine.ledger_state import Runtime, StoredLedger, TurnRequests, read_stored_ledger
 from lamina.errors import LaminaError, NotFoundError
 from lamina.ports import Count, Source
 from lamina.prompts.injection import PromptEnvelope, SystemPromptManager
 from lamina.records import Session, StoredMessage, Turn
+from lamina.store.memories import Memories
 from lamina.store.messages import Messages
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
@@ -88,7 +88,7 @@ class ContextBuilder:
         settings: BuildSettings | None = None,
         prompts: Prompts | None = None,
         tools: ToolRegistry | Mapping[str, ToolRegistry] | None = None,
-        memories: Changes | None = None,
+        memories: Memories | None = None,
         secret: bytes = b"",
     ) -> None:
         """`secret` makes the marks of turns that have none; without one the builder makes its own."""

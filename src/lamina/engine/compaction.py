@@ -5,17 +5,18 @@ The messages stay in the store; the summary says which it stands for. What would
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lamina.apart import run_apart
 from lamina.assembly.history import close_calls, group_turns
 from lamina.assembly.pieces import CURRENT_TURN
-from lamina.engine.state import Compaction, Runtime
+from lamina.engine.ledger_state import Compaction, Runtime
 from lamina.errors import CompactionError, MemoryFormError, ProviderError
 from lamina.memory.summaries import summarise, summary_from_reply, summary_prompt, text_size
 from lamina.ports import Complete, Count
 from lamina.records import Session, StoredMessage
 from lamina.store.messages import Messages
+from lamina.store.sessions import Sessions
 from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
@@ -29,12 +30,6 @@ MAX_SUMMARISED_MESSAGES, FIRST_MESSAGES = 400, 8
 """How many of the newest messages a summary is made of, and how many of the first, for the original request."""
 MIN_SUMMARY_CHARACTERS, MAX_SUMMARY_CHARACTERS = 400, 4_000
 WRITTEN_BY = {"model": "summary.by_model", "extractive": "summary.by_extractive"}
-
-
-class SessionRows(Protocol):
-    async def update(
-        self, owner: str, session_id: str, *, runtime: dict[str, object], injection: dict[str, object] | None
-    ) -> Session: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +129,7 @@ def with_compaction(session: Session, made: Compaction) -> list[dict[str, Any]]:
     return [*(one for one in session.runtime.get("compactions", ()) if one["upto"] < made.first), asdict(made)]
 
 
-async def keep(
-    sessions: SessionRows, session: Session, made: Compaction, injection: dict[str, object] | None
-) -> Session:
+async def keep(sessions: Sessions, session: Session, made: Compaction, injection: dict[str, object] | None) -> Session:
     """Store a compaction and the state of the injections with it: the next turn repeats instructions and rules."""
     runtime: dict[str, object] = {"compactions": with_compaction(session, made)}
     return await sessions.update(session.owner, session.session_id, runtime=runtime, injection=injection)

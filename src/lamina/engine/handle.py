@@ -16,7 +16,7 @@ class TurnHandle:
         self._events: list[TurnEvent] = []
         self._news = asyncio.Event()
         self._over = asyncio.Event()
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.reading: asyncio.Task[None] | None = None
         """Where it is read from a store, not run here: the task that does."""
         self.cancelled = False
@@ -42,8 +42,8 @@ class TurnHandle:
     def cancel(self) -> None:
         """End the turn as interrupted; what came is kept. A turn that is over stays as it is."""
         self.cancelled = True
-        if self._work:
-            self._work.cancel()
+        if self._task:
+            self._task.cancel()
 
     async def wait(self) -> TurnRecord:
         """The turn as it ended."""
@@ -54,9 +54,9 @@ class TurnHandle:
     def over(self) -> bool:
         return self._over.is_set()
 
-    def work(self, task: asyncio.Task[None]) -> None:
-        """Which task `cancel` cancels; whoever asked for that before had to wait for it."""
-        self._work = task
+    def attach(self, task: asyncio.Task[None]) -> None:
+        """Name the task that `cancel` cancels; a turn that was cancelled before it began is cancelled now."""
+        self._task = task
         if self.cancelled:
             task.cancel()
 

@@ -1,94 +1,164 @@
-"""What is remembered, over HTTP: list, search, add, edit, forget, each with where it was said; and the profile."""
+"""Memories over HTTP: list, search, add, edit, forget, each with where it was said; and the profile."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from lamina.app.app import App
-from lamina.app.lookup import forget, origin_of
-from lamina.gateway.api_sessions import NEXT, PLACE, SEARCHED, limit_of
-from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import hide_missing
-from lamina.gateway.values import FLAG, FREE, KINDS, MEMORY, NUMBER, PHRASE, many, memory_value, record
-from lamina.records import Memory
+from lamina.app.lookup import Origin, forget, origin_of
+from lamina.gateway.api_sessions import Next, Position, Words
+from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing
+from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
+from lamina.records import Memory, MemoryState
 from lamina.text.messages import Phrase
+from lamina.types import Trust
 
-FACT: Mapping[str, Schema] = {
-    "text": {"type": "string", "minLength": 1, "maxLength": 10_000, "pattern": r"\S"},
-    "kind": {"enum": list(KINDS)},
-    "pinned": {"type": "boolean", "description": "whether it is in every context"},
-    "importance": {"type": "number", "minimum": 0, "maximum": 1},
-}
-PROFILE: Schema = {
-    "type": "object", "maxProperties": 100,
-    "additionalProperties": {"type": ["string", "number", "boolean", "null"], "maxLength": 2_000},
-    "description": "values by name; null takes one away",
-}  # fmt: skip
-REMEMBERED = record(
-    "Remembered",
-    {
-        "memory": MEMORY, "known": {**FLAG, "description": "whether it was remembered already"},
-        "replaced": {"type": "array", "items": MEMORY, "description": "older ones that it contradicts"},
-    },
-)  # fmt: skip
-RECALLED = record("Recalled", {"memory": MEMORY, "score": NUMBER, "why": PHRASE})
+EXCERPT_CHARACTERS = 200
+Kind = Literal["preference", "fact", "event", "instruction"]
+MemoryText = Annotated[str, Meta(min_length=1, max_length=10_000, pattern=r"\S")]
 
 
-async def _values(app: App, owner: str, memories: Sequence[Memory]) -> list[dict[str, Any]]:
-    """Each with its origin; what was deleted in between has none."""
+class MemoryFields(Model):
+    kind: Kind | UnsetType = UNSET
+    pinned: Annotated[bool, Meta(description="whether it is in every context")] | UnsetType = UNSET
+    importance: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+
+
+class MemoryBody(MemoryFields, kw_only=True):
+    text: MemoryText
+
+
+class MemoryChange(MemoryFields):
+    text: MemoryText | UnsetType = UNSET
+
+
+ProfileBody = Annotated[
+    dict[str, Annotated[str, Meta(max_length=2_000)] | Number | bool | None],
+    Meta(max_length=100, description="values by name; null takes one away"),
+]
+
+
+class OriginJson(Model):
+    session_id: str
+    turn_id: str
+    seq: Count
+    title: str
+    excerpt: str
+
+
+class MemoryJson(Model):
+    memory_id: str
+    text: str
+    kind: str
+    trust: Trust
+    importance: Number
+    pinned: bool
+    state: MemoryState
+    created: Time
+    updated: Time
+    happened: OptionalTime
+    origin: Annotated[OriginJson | None, Meta(description="where it was said; null for none")] = None
+
+
+class RememberedJson(Model):
+    memory: MemoryJson
+    known: Annotated[bool, Meta(description="whether it was remembered already")]
+    replaced: Annotated[list[MemoryJson], Meta(description="older ones that it contradicts")]
+
+
+class RecalledJson(Model):
+    memory: MemoryJson
+    score: Number
+    why: PhraseJson
+
+
+class ProfileJson(Model):
+    profile: dict[str, Any]
+
+
+class MemoriesQuery(Model):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    before: Position | None = None
+    kind: Kind | None = None
+    state: Literal["active", "superseded", "forgotten", "all"] = "active"
+
+
+class MemorySearchQuery(Model):
+    q: Words = ""
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+async def _with_origins(app: App, owner: str, memories: Sequence[Memory]) -> list[MemoryJson]:
+    """Each with its origin; one whose session was deleted has none."""
     origins = await asyncio.gather(*(origin_of(app.store, owner, each) for each in memories))
-    return [memory_value(each, origin) for each, origin in zip(memories, origins, strict=True)]
+    return [_memory_json(each, origin) for each, origin in zip(memories, origins, strict=True)]
+
+
+def _memory_json(memory: Memory, origin: Origin | None) -> MemoryJson:
+    found = msgspec.convert(memory, MemoryJson, from_attributes=True)
+    if origin is not None and origin.session is not None:
+        text = " ".join(origin.message.text.split()) if origin.message else ""
+        excerpt = f"{text[: EXCERPT_CHARACTERS - 1]}…" if len(text) > EXCERPT_CHARACTERS else text
+        place = OriginJson(
+            session_id=memory.session_id, turn_id=memory.turn_id, seq=memory.seq, title=origin.session.title,
+            excerpt=excerpt,
+        )  # fmt: skip
+        return msgspec.structs.replace(found, origin=place)
+    return found
 
 
 async def _list(app: App, request: Request) -> Reply:
     query = request.query
-    state = None if query["state"] == "all" else query["state"]
+    state = None if query.state == "all" else query.state
     memories = await app.store.memories.list(
-        request.user, state=state, kind=query.get("kind"), limit=query["limit"], before=query.get("before")
+        request.user, state=state, kind=query.kind, limit=query.limit, before=query.before
     )
-    more = memories[-1].change if len(memories) == query["limit"] else None
-    return Reply({"memories": await _values(app, request.user, memories), "next": more})
+    more = memories[-1].change if len(memories) == query.limit else None
+    return Reply({"memories": await _with_origins(app, request.user, memories), "next": more})
 
 
 async def _search(app: App, request: Request) -> Reply:
-    """By meaning where there is an index, and else by the words."""
-    owner, words, limit = request.user, request.query["q"], request.query["limit"]
+    """By meaning where there is an index, and otherwise by the words."""
+    owner, words, limit = request.user, request.query.q, request.query.limit
     hits = await app.recall.search(owner, words, limit=limit) if words.strip() else ()
     rows = {each.memory_id: each for each in await app.store.memories.many(owner, [hit.memory_id for hit in hits])}
     recalled = [(rows[hit.memory_id], hit.score, hit.why) for hit in hits if hit.memory_id in rows]
     if not recalled and words.strip():
         plain = await app.store.memories.list(owner, query=words, limit=limit)
         recalled = [(each, 1.0, Phrase("recall.words_only")) for each in plain]
-    values = await _values(app, owner, [each for each, _, _ in recalled])
-    told = [
-        {"memory": one, "score": float(score), "why": why.for_clients()}
-        for one, (_, score, why) in zip(values, recalled, strict=True)
+    memories = await _with_origins(app, owner, [each for each, _, _ in recalled])
+    found = [
+        {"memory": memory, "score": float(score), "why": why.for_clients()}
+        for memory, (_, score, why) in zip(memories, recalled, strict=True)
     ]
-    return Reply({"found": told})
+    return Reply({"found": found})
 
 
 async def _add(app: App, request: Request) -> Reply:
-    made = await app.memory(request.user).remember(**request.body)
-    memory, *replaced = await _values(app, request.user, [made.memory, *made.replaced])
-    return Reply({"memory": memory, "known": made.known, "replaced": replaced}, 201)
+    made = await app.memory(request.user).remember(**msgspec.to_builtins(request.body))
+    memory, *replaced = await _with_origins(app, request.user, [made.memory, *made.replaced])
+    return Reply(RememberedJson(memory=memory, known=made.known, replaced=replaced), 201)
 
 
 @hide_missing
 async def _get(app: App, request: Request) -> Reply:
     memory = await app.store.memories.get(request.user, request.params["memory_id"])
-    return Reply((await _values(app, request.user, [memory]))[0])
+    return Reply((await _with_origins(app, request.user, [memory]))[0])
 
 
 @hide_missing
 async def _edit(app: App, request: Request) -> Reply:
-    memories, given = app.memory(request.user), dict(request.body)
+    memories, changes = app.memory(request.user), msgspec.to_builtins(request.body)
     memory = await memories.get(request.params["memory_id"])
-    pinned = given.pop("pinned", memory.pinned)
-    if given:
-        memory = await memories.edit(memory.memory_id, **given)
+    pinned = changes.pop("pinned", memory.pinned)
+    if changes:
+        memory = await memories.edit(memory.memory_id, **changes)
     if pinned != memory.pinned:
         memory = await memories.pin(memory.memory_id, pinned)
-    return Reply((await _values(app, request.user, [memory]))[0])
+    return Reply((await _with_origins(app, request.user, [memory]))[0])
 
 
 @hide_missing
@@ -98,56 +168,49 @@ async def _forget(app: App, request: Request) -> Reply:
 
 
 async def _profile(app: App, request: Request) -> Reply:
-    return Reply({"profile": dict(await app.store.profile.get(request.user))})
+    return Reply({"profile": await app.store.profile.get(request.user)})
 
 
 async def _change_profile(app: App, request: Request) -> Reply:
-    given: Mapping[str, Any] = request.body
-    if not all(name.strip() for name in given):
+    changes: Mapping[str, Any] = request.body
+    if not all(name.strip() for name in changes):
         raise HttpError(400, "profile.no_name")
     known = await app.store.profile.get(request.user)
-    if values := {name: value for name, value in given.items() if value is not None}:
+    if values := {name: value for name, value in changes.items() if value is not None}:
         await app.store.profile.set(request.user, values)
-    gone = [name for name, value in given.items() if value is None and name in known]
+    gone = [name for name, value in changes.items() if value is None and name in known]
     # another request may have removed it in the meantime, which is fine
     await asyncio.gather(*(app.store.profile.delete(request.user, name) for name in gone), return_exceptions=True)
     return await _profile(app, request)
 
 
-def _fields(*required: str) -> Schema:
-    return {"type": "object", "properties": FACT, "required": list(required), "additionalProperties": False}
-
-
 HERE = "/api/memories/{memory_id}"
-TAGS: dict[str, Any] = {"tags": ("memories",)}
-ANSWER = record("Profile", {"profile": FREE})
+MEMORIES: dict[str, Any] = {"tags": ("memories",)}
 ROUTES = (
     Route(
-        "GET", "/api/memories", _list, "What is remembered, the latest changed first", "read",
-        query={
-            "limit": limit_of(50, 500), "before": PLACE, "kind": {"enum": list(KINDS)},
-            "state": {"enum": ["active", "superseded", "forgotten", "all"], "default": "active"},
-        },
-        answer=many("memories", MEMORY, next=NEXT), **TAGS,
+        "GET", "/api/memories", _list, "What is remembered, the latest changed first", "read", query=MemoriesQuery,
+        answer=many("memories", MemoryJson, {"next": Next}), **MEMORIES,
     ),
     Route(
-        "POST", "/api/memories", _add, "Remember this; what is known already is not kept twice", "write",
-        body=_fields("text"), example={"text": "The user lives in Oslo.", "kind": "fact"}, answer=REMEMBERED,
-        status=201, **TAGS,
+        "POST", "/api/memories", _add, "Remember this; what is known already is not stored twice", "write", MemoryBody,
+        {"text": "The user lives in Oslo.", "kind": "fact"}, answer=RememberedJson, status=201, **MEMORIES,
     ),
     Route(
-        "GET", "/api/memories/search", _search, "What is remembered about this", "read",
-        query={"q": {**SEARCHED, "default": ""}, "limit": limit_of(10, 100)}, answer=many("found", RECALLED), **TAGS,
+        "GET", "/api/memories/search", _search, "What is remembered about this", "read", query=MemorySearchQuery,
+        answer=many("found", RecalledJson), **MEMORIES,
     ),
-    Route("GET", HERE, _get, "One memory", "read", answer=MEMORY, **TAGS),
+    Route("GET", HERE, _get, "One memory", "read", answer=MemoryJson, **MEMORIES),
     Route(
-        "PATCH", HERE, _edit, "Change what is given, leave the rest", "write", body=_fields(),
-        example={"pinned": True}, answer=MEMORY, **TAGS,
+        "PATCH", HERE, _edit, "Change what is given, leave the rest", "write", MemoryChange, {"pinned": True},
+        answer=MemoryJson, **MEMORIES,
     ),
-    Route("DELETE", HERE, _forget, "Forget it, in every summary too", "write", status=204, **TAGS),
-    Route("GET", "/api/profile", _profile, "Named values that outlive every session", "read", answer=ANSWER, **TAGS),
+    Route("DELETE", HERE, _forget, "Forget it, in every summary too", "write", status=204, **MEMORIES),
     Route(
-        "PATCH", "/api/profile", _change_profile, "Set what is given, take away what is null", "write", body=PROFILE,
-        example={"city": "Oslo", "team": None}, answer=ANSWER, **TAGS,
+        "GET", "/api/profile", _profile, "Named values that outlive every session", "read", answer=ProfileJson,
+        **MEMORIES,
+    ),
+    Route(
+        "PATCH", "/api/profile", _change_profile, "Set what is given, take away what is null", "write", ProfileBody,
+        {"city": "Oslo", "team": None}, answer=ProfileJson, **MEMORIES,
     ),
 )  # fmt: skip

@@ -1,87 +1,127 @@
-"""Templates and skills over HTTP: the user's own to change, the operator's to read; a list of them all or none."""
+"""Templates and skills over HTTP: the user's own to change, the operator's to read; a list is imported whole or not."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from lamina.app.app import App
-from lamina.app.skills import SHARED, import_list, listed, one_template
+from lamina.app.lookup import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
-from lamina.gateway.http import HttpError, Reply, Request, Route, Schema
-from lamina.gateway.ids import hide_missing, is_id
-from lamina.gateway.values import TEMPLATE, many, template_value
+from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing, is_id
+from lamina.gateway.schemas import Model, Time, many
 from lamina.records import Template
 
-NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200}
-SCENARIO: Schema = {"type": "string", "maxLength": 200, "default": "common"}
-PLACE: Schema = {"type": "integer", "minimum": -1_000_000, "maximum": 1_000_000}
-SWITCH: Schema = {"type": "boolean"}
-FIELDS: Mapping[str, Schema] = {
-    "name": NAME,
-    "content": {
-        "type": "string", "minLength": 1, "maxLength": 256 * 1024,
-        "description": "slots are {{name}}, filled with what a message brings as `values`",
-    },
-    "scenario": SCENARIO, "is_skill": SWITCH, "enabled": SWITCH, "priority": PLACE, "sort": PLACE,
-    "supported_apps": {"type": "array", "items": NAME, "maxItems": 100},
-    "description": {"type": "string", "maxLength": 10_000},
-}  # fmt: skip
-IMPORTED: Mapping[str, Schema] = {
-    **FIELDS,
-    "template_id": {"type": "string", "maxLength": 200},
-    "is_skill": {"type": ["boolean", "integer"]},
-    "enabled": {"type": ["boolean", "integer"]},
-    "supported_apps": {"anyOf": [FIELDS["supported_apps"], {"type": "string", "maxLength": 20_000}]},
-}
+TemplateName = Annotated[str, Meta(min_length=1, max_length=200)]
+Scenario = Annotated[str, Meta(max_length=200)]
+Order = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+Apps = Annotated[list[TemplateName], Meta(max_length=100)]
 
 
-def _fields(fields: Mapping[str, Schema]) -> Schema:
-    return {
-        "type": "object", "properties": fields, "required": ["name", "content"], "additionalProperties": False,
-    }  # fmt: skip
+class TemplateFields(Model):
+    name: TemplateName
+    content: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=256 * 1024,
+            description="slots are {{name}}, filled with what a message brings as `values`",
+        ),
+    ]  # fmt: skip
+    scenario: Scenario | UnsetType = UNSET
+    priority: Order | UnsetType = UNSET
+    sort: Order | UnsetType = UNSET
+    description: Annotated[str, Meta(max_length=10_000)] | UnsetType = UNSET
+
+
+class TemplateBody(TemplateFields):
+    is_skill: bool | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+    supported_apps: Apps | UnsetType = UNSET
+
+
+class ImportedTemplate(TemplateFields):
+    """As files have it, which is a little more than the API."""
+
+    template_id: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    is_skill: bool | int | UnsetType = UNSET
+    enabled: bool | int | UnsetType = UNSET
+    supported_apps: Apps | Annotated[str, Meta(max_length=20_000)] | UnsetType = UNSET
+
+
+ImportBody = Annotated[list[ImportedTemplate], Meta(min_length=1, max_length=1_000)]
+
+
+class TemplateJson(Model):
+    template_id: str
+    name: str
+    content: str
+    scenario: str
+    is_skill: bool
+    supported_apps: Annotated[list[str], Meta(description="empty for every app")]
+    enabled: bool
+    priority: int
+    sort: int
+    description: str
+    source: str
+    created: Time
+    updated: Time
+    shared: Annotated[bool, Meta(description="the operator's, for everybody; it can only be read here")] = False
+
+
+class TemplatesQuery(Model):
+    skill: bool | None = None
+    scenario: Scenario | None = None
+
+
+def _template_json(template: Template, *, shared: bool = False) -> TemplateJson:
+    return msgspec.structs.replace(msgspec.convert(template, TemplateJson, from_attributes=True), shared=shared)
 
 
 async def _list(app: App, request: Request) -> Reply:
-    skill, scenario = request.query.get("skill"), request.query.get("scenario")
-    every = await listed(app.store, request.user)
+    skill, scenario = request.query.skill, request.query.scenario
     chosen = [
-        template_value(template, shared=owner == SHARED)
-        for owner, template in every
+        _template_json(template, shared=owner == SHARED)
+        for owner, template in await listed(app.store, request.user)
         if (skill is None or template.is_skill == skill) and (scenario is None or template.scenario == scenario)
     ]
     return Reply({"templates": chosen})
 
 
-async def _check_alone(app: App, owner: str, made: Template) -> None:
-    """Two of one name could not be told apart by people."""
+async def _check_name_is_free(app: App, owner: str, made: Template) -> None:
+    """People could not tell two of one name apart."""
     for other in await app.store.templates.list(owner, scenario=made.scenario, is_skill=made.is_skill):
         if other.name == made.name and other.template_id != made.template_id:
             raise HttpError(409, "template.exists", kind="known", template_id=other.template_id)
 
 
-async def _new(app: App, request: Request) -> Reply:
-    made = await request.work(one_template, request.body)
-    await _check_alone(app, request.user, made)
-    return Reply(template_value(await app.store.templates.put(request.user, made), shared=False), 201)
+async def _read_template(request: Request) -> Template:
+    return await request.work(one_template, msgspec.to_builtins(request.body))
+
+
+async def _create(app: App, request: Request) -> Reply:
+    made = await _read_template(request)
+    await _check_name_is_free(app, request.user, made)
+    return Reply(_template_json(await app.store.templates.put(request.user, made)), 201)
 
 
 @hide_missing
 async def _get(app: App, request: Request) -> Reply:
     template_id = request.params["template_id"]
     try:
-        return Reply(template_value(await app.store.templates.get(request.user, template_id), shared=False))
+        return Reply(_template_json(await app.store.templates.get(request.user, template_id)))
     except NotFoundError:
-        return Reply(template_value(await app.store.templates.get(SHARED, template_id), shared=True))
+        return Reply(_template_json(await app.store.templates.get(SHARED, template_id), shared=True))
 
 
 @hide_missing
-async def _put(app: App, request: Request) -> Reply:
+async def _replace(app: App, request: Request) -> Reply:
     """Everything but where it came from is as it is given now."""
     old = await app.store.templates.get(request.user, request.params["template_id"])
-    made = replace(await request.work(one_template, request.body), template_id=old.template_id, source=old.source)
+    made = replace(await _read_template(request), template_id=old.template_id, source=old.source)
     if (made.name, made.scenario, made.is_skill) != (old.name, old.scenario, old.is_skill):
-        await _check_alone(app, request.user, made)
-    return Reply(template_value(await app.store.templates.put(request.user, made), shared=False))
+        await _check_name_is_free(app, request.user, made)
+    return Reply(_template_json(await app.store.templates.put(request.user, made)))
 
 
 @hide_missing
@@ -91,37 +131,35 @@ async def _delete(app: App, request: Request) -> Reply:
 
 
 async def _import(app: App, request: Request) -> Reply:
-    for place, one in enumerate(request.body):
-        name = one.get("template_id", "")
-        if name and not is_id(name):
-            raise HttpError(400, "template.bad_id", number=place)
-    kept = await import_list(app.store, request.user, request.body)
-    return Reply({"templates": [template_value(template, shared=False) for template in kept]})
+    for number, one in enumerate(request.body):
+        if one.template_id and not is_id(one.template_id):
+            raise HttpError(400, "template.bad_id", number=number)
+    stored = await import_list(app.store, request.user, msgspec.to_builtins(request.body))
+    return Reply({"templates": [_template_json(template) for template in stored]})
 
 
 HERE = "/api/templates/{template_id}"
-TAGS: dict[str, Any] = {"tags": ("templates",)}
+TEMPLATES: dict[str, Any] = {"tags": ("templates",)}
+TEMPLATE_LIST = many("templates", TemplateJson)
 EXAMPLE = {"name": "Tables", "content": "Write tables in Markdown.", "scenario": "excel", "is_skill": True}
 ROUTES = (
     Route(
         "GET", "/api/templates", _list, "The user's own templates and skills, then the operator's", "read",
-        query={"skill": SWITCH, "scenario": {"type": "string", "maxLength": 200}}, answer=many("templates", TEMPLATE),
-        **TAGS,
+        query=TemplatesQuery, answer=TEMPLATE_LIST, **TEMPLATES,
     ),
     Route(
-        "POST", "/api/templates", _new, "A new template or skill", "write", body=_fields(FIELDS), example=EXAMPLE,
-        answer=TEMPLATE, status=201, **TAGS,
+        "POST", "/api/templates", _create, "A new template or skill", "write", TemplateBody, EXAMPLE,
+        answer=TemplateJson, status=201, **TEMPLATES,
     ),
-    Route("GET", HERE, _get, "One template", "read", answer=TEMPLATE, **TAGS),
+    Route("GET", HERE, _get, "One template", "read", answer=TemplateJson, **TEMPLATES),
     Route(
-        "PUT", HERE, _put, "Put another in its place, under the same id", "write", body=_fields(FIELDS),
-        example={**EXAMPLE, "name": "Tables and lists"}, answer=TEMPLATE, **TAGS,
+        "PUT", HERE, _replace, "Put another in its place, under the same id", "write", TemplateBody,
+        {**EXAMPLE, "name": "Tables and lists"}, answer=TemplateJson, **TEMPLATES,
     ),
-    Route("DELETE", HERE, _delete, "Delete it", "write", status=204, **TAGS),
+    Route("DELETE", HERE, _delete, "Delete it", "write", status=204, **TEMPLATES),
     Route(
         "POST", "/api/templates/import", _import, "As `lamina skills import` takes them, all or none", "write",
-        body={"type": "array", "items": _fields(IMPORTED), "minItems": 1, "maxItems": 1_000},
-        example=[{"name": "Tone", "content": "Write plainly.", "scenario": "common"}],
-        answer=many("templates", TEMPLATE), **TAGS,
+        ImportBody, [{"name": "Tone", "content": "Write plainly.", "scenario": "common"}], answer=TEMPLATE_LIST,
+        **TEMPLATES,
     ),
 )  # fmt: skip

@@ -1,148 +1,214 @@
-"""The gateway as an ASGI application of our own: one table of routes, and before each handler the same few questions
-in the same order: our host? whose page? which route? who asks? how much? what body? There is nothing else in between.
+"""The gateway as an ASGI application: one table of routes, and before each handler the same few checks in the same
+order: our host? our page? which route? which principal? within its limits? what body? There is nothing else in between.
 """
 
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_hex
-from typing import Any, Protocol, cast
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Any, cast
 
 from lamina.apart import run_for, work_for
 from lamina.app.app import App, TurnHandle
-from lamina.errors import LaminaError
-from lamina.gateway import openapi
-from lamina.gateway.bodies import SLICE_BYTES, read_json
-from lamina.gateway.guard import Guard
-from lamina.gateway.http import NOBODY, ErrorForm, HttpError, Principal, Reply, Request, Route
-from lamina.gateway.limits import Limits
-from lamina.gateway.log import RequestLog
-from lamina.gateway.metrics import Metrics
-from lamina.gateway.options import Options
-from lamina.gateway.principals import Credential, Principals, parse_key
-from lamina.gateway.replies import as_json, error_reply, head, is_long, known_error, long_json
-from lamina.gateway.routes import ROUTES
-from lamina.gateway.routing import CompiledRoute, MethodError, Routes, error_form_of
-from lamina.gateway.shapes import refuse
+from lamina.errors import LaminaError, format_value
+from lamina.gateway import api_memories, api_sessions, api_templates, api_turns, system_routes, v1
+from lamina.gateway.handlers import (
+    ANONYMOUS,
+    ErrorForm,
+    HttpError,
+    Principal,
+    Receive,
+    Reply,
+    Request,
+    Route,
+    Send,
+    dump_json,
+    error_reply,
+    is_long,
+    long_json,
+    not_found,
+    public_error,
+    reply_headers,
+    to_plain,
+)
+from lamina.gateway.limits import GatewayOptions, UsageLimits
+from lamina.gateway.metrics import Metrics, RequestLog
+from lamina.gateway.principals import Credential, Guard, Principals
+from lamina.gateway.schemas import SLICE_BYTES, compile_query, compile_type, openapi_document, read_json
 from lamina.gateway.sse import MEDIA
-from lamina.gateway.streams import Concurrency
-from lamina.gateway.system_routes import system_routes
 from lamina.records import TurnRecord
 
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
+if TYPE_CHECKING:
+    from lamina.gateway.otel import Telemetry
+
+ROUTES: Sequence[Route] = (
+    *api_sessions.ROUTES, *api_turns.ROUTES, *api_memories.ROUTES, *api_templates.ROUTES, *v1.ROUTES,
+    *system_routes.ABOUT_ROUTES,
+)  # fmt: skip
 NO_ROUTE = "-"
-ANTHROPIC_HEADER = b"anthropic-version"
+ANY_PIECE, ANY_PIECES = "{}", "{...}"
+ANTHROPIC_HEADER = "anthropic-version"
 """A header that Anthropic's client sends with everything."""
+SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "content-type")
 LONG_PIECE_BYTES = 4_096
-"""Of a stream; after a longer one others get their turn."""
+"""After a longer piece of a stream other tasks get their turn."""
 LEAVE_CHECK_DELAY_S = 0.1
-"""How long a read runs before it is looked whether its client is still there."""
+"""How long a read runs before it is checked whether its client is still there."""
+CLOSE_TIMEOUT_S = 5
+"""For the turns that are being counted when the gateway closes."""
 
 
-class Traces(Protocol):
-    """Who else hears of turns; `otel` has one."""
+@dataclass(slots=True, eq=False)
+class CompiledRoute:
+    """A route with all that is looked up or made once: the names in its path, its checks, its label in the metrics."""
 
-    def turn(self, turn: TurnRecord, parent: str = "") -> None: ...
+    route: Route
+    names: tuple[str, ...]
+    read_body: Callable[[Any], Any] | None
+    read_query: Callable[[bytes], Any]
+    spends: bool
+    """Whether it makes tokens flow: then a budget that is used up closes it."""
+    label: str
 
-    def close(self) -> None: ...
+
+@dataclass(slots=True)
+class _Node:
+    below: "dict[str, _Node]" = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType]
+    by_method: dict[str, CompiledRoute] = field(default_factory=dict[str, CompiledRoute])
 
 
+class Routes:
+    """From a method and a path to a route, by a tree of path pieces: its cost does not grow with the number of routes,
+    as it does with patterns that are tried one after another."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._tree = _Node()
+        self.compiled = [self._add(route) for route in routes]
+
+    def _add(self, route: Route) -> CompiledRoute:
+        pieces, names, node = route.path.split("/")[1:], list[str](), self._tree
+        for piece in pieces:
+            if piece.startswith("{"):
+                names.append(piece[1:-1])
+                piece = ANY_PIECES if route.rest and piece is pieces[-1] else ANY_PIECE
+            node = node.below.setdefault(piece, _Node())
+        spends = route.method == "POST" and route.scope == "chat" and not route.path.endswith("/cancel")
+        read_body = compile_type(route.body) if route.body is not None else None
+        label = f"{route.method} {route.path}"
+        if route.method in node.by_method:
+            raise ValueError(f"two routes are {label}")
+        compiled = CompiledRoute(route, tuple(names), read_body, compile_query(route.query), spends, label)
+        node.by_method[route.method] = compiled
+        return compiled
+
+    def find(self, method: str, path: str) -> tuple[CompiledRoute, Mapping[str, str]]:
+        """The route and the names of its path. An error says that there is none, or not for this method."""
+        values: list[str] = []
+        node, pieces = self._tree, path.split("/")[1:]
+        for place, piece in enumerate(pieces):
+            below = node.below.get(piece)
+            if below is None and ANY_PIECES in node.below:
+                values.append("/".join(pieces[place:]))
+                node = node.below[ANY_PIECES]
+                break
+            if below is None:
+                below = node.below.get(ANY_PIECE)
+                if below is None:
+                    raise not_found() if path.startswith(("/api/", "/web/")) else no_route()
+                values.append(piece)
+            node = below
+        by_method = node.by_method
+        if not by_method:
+            raise not_found()
+        compiled = by_method.get("GET" if method == "HEAD" else method)
+        if compiled is None:
+            raise MethodError(method, sorted({*by_method, "HEAD"} if "GET" in by_method else by_method))
+        return compiled, dict(zip(compiled.names, values, strict=True))
+
+
+def no_route() -> HttpError:
+    return HttpError(404, "gateway.no_route", kind="not_found")
+
+
+class MethodError(HttpError):
+    def __init__(self, method: str, allowed: list[str]) -> None:
+        self.allowed = ", ".join(allowed)
+        super().__init__(405, "gateway.wrong_method", kind="method", method=format_value(method)[1:-1], allowed=allowed)
+
+
+@dataclass(slots=True)
 class _Exchange:
-    """A request on its way: what its log line needs in the end."""
+    """A request and its reply: what is needed to send it and to record it."""
 
-    __slots__ = (
-        "compiled",
-        "cors",
-        "credential",
-        "error",
-        "id",
-        "left",
-        "principal",
-        "receive",
-        "scope",
-        "send",
-        "size",
-        "started",
-        "status",
-        "turn_left",
-    )  # fmt: skip
-
-    def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: str) -> None:
-        self.scope, self.receive, self.send, self.id = scope, receive, send, request_id
-        self.principal, self.compiled = NOBODY, None
-        self.principal: Principal
-        self.compiled: CompiledRoute | None
-        self.credential: Credential | None = None
-        self.left = self.turn_left = _do_nothing
-        """To be called when its stream and its turn are over."""
-        self.cors, self.error = "", ""
-        self.status = self.size = 0
-        self.started = time.perf_counter()
-
-    async def gone(self) -> None:
-        """Returns when the client has left."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+    request: Request
+    scope: Mapping[str, Any]
+    send: Send
+    compiled: CompiledRoute | None = None
+    credential: Credential | None = None
+    end_stream: Callable[[], None] | None = None
+    """Counts its stream out of those that are open."""
+    cors: str = ""
+    error: str = ""
+    status: int = 0
+    size: int = 0
+    started: float = field(default_factory=time.perf_counter)
 
 
 class Gateway:
     """`Gateway(app, options, token=…)` is an ASGI application; `start()` and `close()` are its lifespan."""
 
     def __init__(
-        self, app: App, options: Options | None = None, *, token: str = "", routes: Sequence[Route] | None = None,
-        traces: Traces | None = None, clock: Callable[[], float] = time.time,
+        self, app: App, options: GatewayOptions | None = None, *, token: str = "",
+        routes: Sequence[Route] | None = None, traces: "Telemetry | None" = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.app = app
-        self.options = options = options or Options()
+        self.options = options = options or GatewayOptions()
         self.metrics = Metrics()
-        self._traces = traces
         self.log = RequestLog(options.log)
-        self.limits = Limits(app, options, clock)
+        self.limits = UsageLimits(app, options, clock)
         self.principals = Principals(app, options, self.limits, token=token, clock=clock)
-        self.concurrency = Concurrency(self.principals, options)
-        every = [*system_routes(self), *(ROUTES if routes is None else routes)]
-        self.routes = Routes([*every, openapi.route_of(every)])
         self.guard = Guard(options)
+        every = [*system_routes.ROUTES, *(ROUTES if routes is None else routes)]
+        self.routes = Routes(every)
+        self.document = openapi_document(every)
+        self._traces = traces
         self._ids, self._prefix = count(1), token_hex(4)
         self._watched: dict[str, asyncio.Task[None]] = {}
-        self._looking: list[asyncio.Task[None]] = []
-        self._unsent = 0
-        """Bytes of long replies that are being sent."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._receiving = self._unsent = 0
+        """Bytes of bodies that are being received, and of long replies that are being sent."""
         self.ending = False
-        """Set before it is closed: nothing new is begun."""
+        """Set before it is closed: nothing new is started."""
 
     async def start(self) -> None:
-        self._looking = [asyncio.create_task(self.limits.run()), asyncio.create_task(self.concurrency.run())]
+        self._tasks = [asyncio.create_task(self.limits.run()), asyncio.create_task(self.principals.run())]
 
     async def close(self) -> None:
-        """What was used is written, and the log too."""
-        for task in self._looking:
+        """Usage is written, and the log too."""
+        for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
         if self._watched:
-            await asyncio.wait(self._watched.values(), timeout=5)
+            await asyncio.wait(self._watched.values(), timeout=CLOSE_TIMEOUT_S)
         await self.limits.flush(everything=True)
         if self._traces:
             await asyncio.to_thread(self._traces.close)
         self.log.close()
 
-    def spent(self, principal: Principal, prompt: int, completion: int) -> None:
-        self.limits.spent(principal, prompt, completion)
-
-    def watch(self, exchange: _Exchange, parent: str, running: TurnHandle) -> None:
-        """Count the turn when it ends; one that is over already was counted by the request that began it."""
+    def watch(self, request: Request, running: TurnHandle) -> None:
+        """Count the turn when it ends; one that is over already was counted by the request that started it."""
         turn_id = running.turn.turn_id
         if not (running.over or running.turn.repeated) and turn_id not in self._watched:
-            task = self._watched[turn_id] = asyncio.create_task(self._count(exchange.principal, parent, running))
-            left, exchange.turn_left = exchange.turn_left, _do_nothing  # the turn may outlive the request
-            task.add_done_callback(lambda _: (self._watched.pop(turn_id, None), left()))
+            parent = request.headers.get("traceparent", "")
+            task = self._watched[turn_id] = asyncio.create_task(self._count(request.principal, parent, running))
+            end_turn, request.end_turn = request.end_turn, None  # the turn may outlive the request
+            task.add_done_callback(lambda _: (self._watched.pop(turn_id, None), end_turn and end_turn()))
 
     async def _count(self, principal: Principal, parent: str, running: TurnHandle) -> None:
         turn = await running.wait()
@@ -150,118 +216,108 @@ class Gateway:
         if self._traces:
             self._traces.turn(turn, parent)
         prompt, completion = int(turn.usage.get("prompt", 0)), int(turn.usage.get("completion", 0))
-        if not prompt:  # it was left before the provider counted, or the provider counts nothing
+        if not prompt:  # the client left before the provider counted, or the provider counts nothing
             prompt, completion = await estimate(self.app, turn)
-        self.spent(principal, prompt, completion)
+        self.limits.add_tokens(principal, prompt, completion)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
+            await self._handle(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await receive()
+            await self.start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self.close()
+            await send({"type": "lifespan.shutdown.complete"})
         else:  # there is nothing here for a WebSocket
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await self.start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.close()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _http(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        exchange = _Exchange(scope, receive, send, f"{self._prefix}{next(self._ids):08x}")
-        turn = ""
+    async def _handle(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(self, f"{self._prefix}{next(self._ids):08x}", scope["method"], scope["path"], receive)
+        exchange, turn_id = _Exchange(request, scope, send), ""
         try:
             try:
                 reply = await self._answer(exchange)
-                await self._encode(exchange.principal, reply)
+                await self._encode(request.principal, reply)
             except LaminaError as error:
                 reply = self._refusal(exchange, error)
             except Exception as error:
                 reply = self._failure(exchange, error)
-            turn = reply.headers.get("X-Lamina-Turn", "") if reply.headers else ""
+            turn_id = reply.headers.get("X-Lamina-Turn", "")
             if exchange.cors:
-                reply.headers = {**reply.headers, **self.guard.cors(exchange.cors)}
+                reply.headers = {**reply.headers, **self.guard.cors_headers(exchange.cors)}
             await self._send(exchange, reply)
         finally:
-            exchange.left()
-            seconds = time.perf_counter() - exchange.started
-            compiled, principal = exchange.compiled, exchange.principal
-            path, label = (compiled.route.path, compiled.label) if compiled else (NO_ROUTE, f"{NO_ROUTE} {NO_ROUTE}")
-            self.metrics.count_request(label, exchange.status, seconds)
-            if self.log.on:
-                self.log.line(
-                    exchange.id, scope["method"], path, exchange.status, seconds, exchange.size, principal.user,
-                    principal.key_id, turn, exchange.error,
-                )  # fmt: skip
+            if exchange.end_stream:
+                exchange.end_stream()
+            self._record(exchange, turn_id)
+
+    def _record(self, exchange: _Exchange, turn_id: str) -> None:
+        request, compiled = exchange.request, exchange.compiled
+        seconds = time.perf_counter() - exchange.started
+        path, label = (compiled.route.path, compiled.label) if compiled else (NO_ROUTE, f"{NO_ROUTE} {NO_ROUTE}")
+        self.metrics.count_request(label, exchange.status, seconds)
+        if self.log.on:
+            principal = request.principal
+            self.log.line(
+                request.id, request.method, path, exchange.status, seconds, exchange.size, principal.user,
+                principal.key_id, turn_id, exchange.error,
+            )  # fmt: skip
 
     async def _answer(self, exchange: _Exchange) -> Reply:
-        scope = exchange.scope
-        method, path = scope["method"], scope["path"]
+        request, scope = exchange.request, exchange.scope
         if self.ending:
             raise HttpError(503, "gateway.ending", hint="gateway.try_again", kind="ending")
-        headers = _headers(scope["headers"])
-        server, client = scope.get("server"), scope.get("client")
-        host, address = headers.get("host", ""), client[0] if client else ""
+        request.headers = headers = read_headers(scope["headers"])
+        server, client, host = scope.get("server"), scope.get("client"), headers.get("host", "")
+        request.address = client[0] if client else ""
         self.guard.check_host(host, server[0] if server else "")
         if "origin" in headers:
             exchange.cors = self.guard.check_origin(headers["origin"], host)
-            if method == "OPTIONS" and exchange.cors:
-                return Reply(None, 204, self.guard.preflight(exchange.cors), media="")
-        if path == "/" and method == "GET" and b"token=" in scope["query_string"]:
-            return await self._by_token(scope["query_string"], headers, address)
-        compiled, params = self.routes.find(method, path)
-        exchange.compiled = compiled
-        principal = NOBODY
-        if compiled.route.scope is not None:
-            principal = exchange.principal = await self._principal(exchange, headers, address)
-            if compiled.route.scope not in principal.scopes:
-                raise HttpError(403, "gateway.no_scope", kind="scope", scope=compiled.route.scope)
+            if request.method == "OPTIONS" and exchange.cors:
+                return Reply(b"", 204, self.guard.preflight_headers(exchange.cors), media="")
+        compiled, request.params = self.routes.find(request.method, request.path)
+        exchange.compiled, route = compiled, compiled.route
+        if route.scope is not None:
+            principal = request.principal = await self._find_principal(exchange)
+            if route.scope not in principal.scopes:
+                raise HttpError(403, "gateway.no_scope", kind="scope", scope=route.scope)
             self.limits.admit(principal, spends=compiled.spends)
             work_for(principal.user)
-        query = compiled.query(scope["query_string"])
-        body, is_long_body = None, False
-        if compiled.route.method != "GET":
-            body, is_long_body = await self._body(compiled, headers, exchange.receive, principal)
-        request = Request(
-            exchange.id, method, path, params, query, headers, body, principal, exchange.gone,
-            partial(self.spent, principal), partial(self.watch, exchange, headers.get("traceparent", "")), address,
-        )  # fmt: skip
-        if is_long_body:
-            request.work = partial(run_for, principal.user)
-        if principal is not NOBODY:
-            if _streams(compiled, headers, body):
-                exchange.left = self.concurrency.stream(principal)
+        request.query = compiled.read_query(scope["query_string"])
+        if route.method != "GET":
+            await self._read_body(compiled, request)
+        if request.principal is not ANONYMOUS:
+            if _streams(route, request):
+                exchange.end_stream = self.limits.open_stream(request.principal)
             if compiled.spends:
-                exchange.turn_left = self.concurrency.turn(principal)
+                request.end_turn = self.limits.open_turn(request.principal)
         try:
-            if compiled.route.method == "GET":
-                return await self._read(compiled, request)
-            return await compiled.route.handler(self.app, request)
+            return await (self._read(route, request) if route.method == "GET" else route.handler(self.app, request))
         finally:
-            exchange.turn_left()
+            if request.end_turn:
+                request.end_turn()
 
-    async def _read(self, compiled: CompiledRoute, request: Request) -> Reply:
+    async def _read(self, route: Route, request: Request) -> Reply:
         """The reply to a request that changes nothing, which stops when its client leaves. Most are over before it is
-        worth to look whether it does."""
+        worthwhile to check for that."""
         reader, left = asyncio.current_task(), False
         assert reader is not None
 
         async def leave() -> None:
             nonlocal left
-            await request.gone()
+            await request.wait_until_left()
             left = True
             reader.cancel()
 
-        looking: list[asyncio.Task[None]] = []
+        waiting: list[asyncio.Task[None]] = []
         timer = asyncio.get_running_loop().call_later(
-            LEAVE_CHECK_DELAY_S, lambda: looking.append(asyncio.create_task(leave()))
+            LEAVE_CHECK_DELAY_S, lambda: waiting.append(asyncio.create_task(leave()))
         )
         try:
-            return await compiled.route.handler(self.app, request)
+            return await route.handler(self.app, request)
         except asyncio.CancelledError:
             if not left:
                 raise
@@ -269,68 +325,76 @@ class Gateway:
             raise HttpError(499, "gateway.client_left", kind="client_left") from None
         finally:
             timer.cancel()
-            for task in looking:
+            for task in waiting:
                 task.cancel()
 
-    async def _principal(self, exchange: _Exchange, headers: Mapping[str, str], address: str) -> Principal:
-        credential = self.principals.read_credential(headers)
+    async def _find_principal(self, exchange: _Exchange) -> Principal:
+        request = exchange.request
+        credential = self.principals.read_credential(request.headers)
         if credential is not None and credential.by_cookie:
             if exchange.cors:  # such a page brings a key of its own
                 credential = None
             else:
-                self.guard.check_page(exchange.scope["method"], headers)
+                self.guard.check_page(request.method, request.headers)
         exchange.credential = credential
         known = self.principals.cached(credential) if credential else None
-        return known or await self.principals.principal(credential, address)
+        return known or await self.principals.principal(credential, request.address)
 
-    async def _body(
-        self, compiled: CompiledRoute, headers: Mapping[str, str], receive: Receive, principal: Principal
-    ) -> tuple[Any, bool]:
-        """The body as the route takes it, and whether it is long."""
-        pieces = await self.guard.body(headers, receive, known=compiled.route.scope is not None)
+    async def _read_body(self, compiled: CompiledRoute, request: Request) -> None:
+        """The body as the type of the route; a long one is read in a thread."""
+        pieces = await self._receive_body(request, is_open=compiled.route.scope is None)
         size = sum(map(len, pieces))
         if not size and (compiled.route.bare or compiled.route.body is None):
-            return None, False
-        media = headers.get("content-type", "")
-        if size > SLICE_BYTES:
-            return await run_for(principal.user, _check_body, compiled, pieces, media), True
-        return _check_body(compiled, pieces, media), False
+            return
+        media = request.headers.get("content-type", "")
+        request.has_long_body = size > SLICE_BYTES
+        request.body = await request.work(_check_body, compiled, pieces, media)
+
+    async def _receive_body(self, request: Request, *, is_open: bool) -> Sequence[bytes]:
+        """All of the body, in the pieces in which it came. One that says that it is too long is refused unread; where
+        no credential is needed, less is accepted."""
+        headers, limit = request.headers, self.options.open_body_limit if is_open else self.options.body_limit
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or len(length) > 15:
+            raise HttpError(400, "body.bad_length")
+        if int(length) > limit:
+            raise _too_long(limit)
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            raise HttpError(415, "body.compressed", kind="media", coding=format_value(coding))
+        pieces, size, has_more = list[bytes](), 0, True
+        try:
+            while has_more:
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise HttpError(400, "body.cut_off")
+                piece, has_more = message.get("body", b""), message.get("more_body")
+                pieces.append(piece)
+                size += len(piece)
+                self._receiving += len(piece)
+                if size > limit:
+                    raise _too_long(limit)
+                if has_more and self._receiving > self.options.bodies_limit:  # they must not fill the memory
+                    raise HttpError(503, "gateway.long_bodies", hint="gateway.try_again", kind="busy")
+            return pieces
+        finally:
+            self._receiving -= size
 
     async def _encode(self, principal: Principal, reply: Reply) -> None:
-        """Its value as bytes: what cannot be written is found while an error can still be told."""
-        value = reply.body
-        if isinstance(value, bytes) or hasattr(value, "__aiter__"):
+        """Its value as bytes: what cannot be written is found while an error can still be sent."""
+        if isinstance(reply.body, bytes) or hasattr(reply.body, "__aiter__"):
             return
-        if value is None and reply.media != "application/json":
+        if reply.status == 204:
             reply.body = b""
-        elif is_long(value):
-            reply.body = await run_for(principal.user, long_json, value)
-        else:
-            reply.body = as_json(value)
-
-    async def _by_token(self, query: bytes, headers: Mapping[str, str], address: str) -> Reply:
-        """The opened address has the token in it; the browser gets a cookie for it and an address without. With a
-        wrong one the page asks for a key. A link on another's page logs nobody in: it could be into another's account,
-        and whether somebody is in already cannot be seen, as the browser withholds our cookie then.
-        """
-        replies = {"location": "/"}
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return Reply(b"", 303, replies, media="")
-        credential = parse_key(parse_qs(query.decode("latin-1")).get("token", [""])[0])
-        try:
-            await self.principals.principal(credential, address)
-            replies["set-cookie"] = self.principals.cookie_for(credential, headers)
-        except HttpError as error:
-            if error.status != 401:
-                raise
-            replies["location"] = "/#/login/wrong"  # the page tells it
-        return Reply(b"", 303, replies, media="")
+            return
+        plain = to_plain(reply.body)
+        reply.body = await run_for(principal.user, long_json, plain) if is_long(plain) else dump_json(plain)
 
     def _refusal(self, exchange: _Exchange, error: LaminaError) -> Reply:
-        known = known_error(error)
+        known = public_error(error)
         if known.status >= 500:
             exchange.error = f"{type(error).__name__} {_place(error)}"
-        reply = error_reply(known, self._form(exchange))
+        reply = error_reply(known, _error_form(exchange))
         if isinstance(error, MethodError):
             reply.headers = {**reply.headers, "allow": error.allowed}
         return reply
@@ -338,60 +402,50 @@ class Gateway:
     def _failure(self, exchange: _Exchange, error: Exception) -> Reply:
         """An unforeseen error: the log says what and where, but never repeats its text."""
         exchange.error = f"{type(error).__name__} {_place(error)}"
-        known = HttpError(500, "gateway.internal", kind="internal", request=exchange.id)
-        return error_reply(known, self._form(exchange))
-
-    def _form(self, exchange: _Exchange) -> ErrorForm:
-        """That of the route. Anthropic's client asks for models where OpenAI's does, and says who it is."""
-        path = exchange.scope["path"]
-        form = exchange.compiled.route.form if exchange.compiled else error_form_of(path)
-        other = form == "openai" and not path.startswith("/v1/chat/")
-        return "anthropic" if other and any(name == ANTHROPIC_HEADER for name, _ in exchange.scope["headers"]) else form
+        known = HttpError(500, "gateway.internal", kind="internal", request=exchange.request.id)
+        return error_reply(known, _error_form(exchange))
 
     async def _send(self, exchange: _Exchange, reply: Reply) -> None:
-        body, exchange.status = reply.body, reply.status
+        body: Any = reply.body
         if hasattr(body, "__aiter__"):
             await self._stream(exchange, reply, body)
             return
-        if reply.status in (204, 304):
-            body = b""
-        elif not isinstance(body, bytes | list):  # an error, which is short
-            body = as_json(body)
-        if isinstance(body, list) or len(body) > SLICE_BYTES:
-            pieces = cast("list[bytes]", body) if isinstance(body, list) else _slice_body(body)
+        if isinstance(body, bytes) and len(body) > SLICE_BYTES:
+            body = [body[at : at + SLICE_BYTES] for at in range(0, len(body), SLICE_BYTES)]
+        if isinstance(body, list):
+            pieces = cast("list[bytes]", body)
             size = sum(map(len, pieces))
-            if self._unsent + size > self.options.replies_limit:
-                busy = HttpError(503, "gateway.long_replies", hint="gateway.try_again", kind="busy")
-                reply = error_reply(busy, self._form(exchange))
-                body, exchange.status = as_json(reply.body), reply.status
-            else:
+            if self._unsent + size <= self.options.replies_limit:
                 await self._send_long(exchange, reply, pieces, size)
                 return
-        exchange.size = len(body)
-        start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, len(body))}
-        await exchange.send(start)
+            busy = HttpError(503, "gateway.long_replies", hint="gateway.try_again", kind="busy")
+            reply = error_reply(busy, _error_form(exchange))
+            body = reply.body
+        await self._send_head(exchange, reply, len(body))
         await exchange.send({"type": "http.response.body", "body": body})
 
+    async def _send_head(self, exchange: _Exchange, reply: Reply, size: int | None) -> None:
+        exchange.status, exchange.size = reply.status, size or 0
+        headers = reply_headers(reply, exchange.request.id, size)
+        await exchange.send({"type": "http.response.start", "status": reply.status, "headers": headers})
+
     async def _send_long(self, exchange: _Exchange, reply: Reply, pieces: Sequence[bytes], size: int) -> None:
-        """Piece by piece as the client takes them: replies that nobody reads must not fill the memory."""
+        """Piece by piece as the client reads them: replies that are not read must not fill the memory."""
         self._unsent += size
         try:
-            exchange.size = size
-            start = {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, size)}
-            await exchange.send(start)
+            await self._send_head(exchange, reply, size)
             for piece in pieces:
                 await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # a client that reads as fast as we send holds up nobody
+                await asyncio.sleep(0)  # a client that reads as fast as we send does not hold up others
             await exchange.send({"type": "http.response.body", "body": b""})
         finally:
             self._unsent -= size
 
     async def _stream(self, exchange: _Exchange, reply: Reply, pieces: AsyncIterator[bytes]) -> None:
-        """Send what comes, until it ends, the client leaves or its key is revoked; in any case the source is told."""
-        send, sender = exchange.send, asyncio.current_task()
+        """Send what comes until it ends, the client leaves or its key is revoked; in each case the source is closed."""
+        send, sender, left = exchange.send, asyncio.current_task(), False
         assert sender is not None
-        gone = asyncio.create_task(exchange.gone())
-        left = False
+        leaving = asyncio.create_task(exchange.request.wait_until_left())
 
         def leave(_: object = None) -> None:
             nonlocal left
@@ -399,19 +453,17 @@ class Gateway:
                 left = True
                 sender.cancel()
 
-        gone.add_done_callback(leave)
+        leaving.add_done_callback(leave)
         self.metrics.streams += 1
         try:
-            await send(
-                {"type": "http.response.start", "status": reply.status, "headers": head(reply, exchange.id, None)}
-            )
-            with self.concurrency.end_when_revoked(exchange.credential, leave):
-                async for piece in pieces if exchange.scope["method"] != "HEAD" else _no_pieces():
+            await self._send_head(exchange, reply, None)
+            with self.principals.end_when_revoked(exchange.credential, leave):
+                async for piece in pieces if exchange.request.method != "HEAD" else _no_pieces():
                     exchange.size += len(piece)
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if len(piece) > LONG_PIECE_BYTES:
-                        await asyncio.sleep(0)  # one that reads as fast as we send holds up nobody
-            gone.remove_done_callback(leave)
+                        await asyncio.sleep(0)  # a client that reads as fast as we send does not hold up others
+            leaving.remove_done_callback(leave)
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if not left:
@@ -421,34 +473,28 @@ class Gateway:
             exchange.error = f"{type(error).__name__} {_place(error)}"
         finally:
             self.metrics.streams -= 1
-            gone.remove_done_callback(leave)
-            gone.cancel()
+            leaving.remove_done_callback(leave)
+            leaving.cancel()
             close = getattr(pieces, "aclose", None)
             if close:
                 await close()
 
 
-def _slice_body(body: bytes) -> list[bytes]:
-    return [body[at : at + SLICE_BYTES] for at in range(0, len(body), SLICE_BYTES)]
+def _too_long(limit: int) -> HttpError:
+    return HttpError(413, "body.too_long", kind="too_large", limit=limit)
 
 
 def _check_body(compiled: CompiledRoute, pieces: Sequence[bytes], media: str) -> Any:
-    """The value of a body, as the route takes it."""
+    """The value of a body, as the type of the route."""
     value = read_json(pieces, media)
-    if compiled.check:
-        refuse(compiled.check(value))
-    return value
+    return compiled.read_body(value) if compiled.read_body else value
 
 
-def _do_nothing() -> None:
-    """Nobody counts it."""
-
-
-def _streams(compiled: CompiledRoute, headers: Mapping[str, str], body: Any) -> bool:
-    """Whether the reply may come in pieces, as far as it can be seen before there is one."""
-    if compiled.route.media == MEDIA or MEDIA in headers.get("accept", "").lower():
+def _streams(route: Route, request: Request) -> bool:
+    """Whether the reply may be streamed, as far as it can be seen before there is one."""
+    if route.media == MEDIA or MEDIA in request.headers.get("accept", "").lower():
         return True
-    return isinstance(body, dict) and body.get("stream") is True  # pyright: ignore[reportUnknownMemberType]
+    return getattr(request.body, "stream", None) is True
 
 
 async def _no_pieces() -> AsyncIterator[bytes]:
@@ -467,13 +513,13 @@ async def estimate(app: App, turn: TurnRecord) -> tuple[int, int]:
     return sent, answer.tokens or app.builder.settings.count(answer.text)
 
 
-def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By name, in lower case. What comes twice is joined, but what must be one of a kind is refused."""
+def read_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By name, in lower case. Repeated ones are joined, but one that must be single is refused."""
     made: dict[str, str] = {}
     for name, value in raw:
         key = name.decode("latin-1")
         if key in made:
-            if key in ("host", "origin", "authorization", "x-api-key", "content-length", "content-type"):
+            if key in SINGLE_HEADERS:
                 raise HttpError(400, "gateway.repeated_header", name=key)
             made[key] += ("; " if key == "cookie" else ", ") + value.decode("latin-1")
         else:
@@ -481,7 +527,19 @@ def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     return made
 
 
+def _error_form(exchange: _Exchange) -> ErrorForm:
+    """That of the route, or of the path where there is none. Anthropic's client asks for models where OpenAI's does,
+    and says who it is."""
+    path = exchange.request.path
+    if exchange.compiled:
+        form = exchange.compiled.route.form
+    else:
+        form = "anthropic" if path.startswith("/v1/messages") else "openai" if path.startswith("/v1/") else "lamina"
+    shared = form == "openai" and not path.startswith("/v1/chat/")
+    return "anthropic" if shared and ANTHROPIC_HEADER in exchange.request.headers else form
+
+
 def _place(error: BaseException) -> str:
-    """Files and lines, the innermost last; the words of an error may be somebody's."""
+    """Files and lines, the innermost last; the text of an error may contain what a user wrote."""
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     return " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))

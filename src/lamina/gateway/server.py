@@ -1,6 +1,6 @@
 """The gateway on a socket: uvicorn with httptools, and the deadlines and limits on connections that it lacks.
 
-One look at all connections every so often ends those that are late: a request costs no timer.
+A periodic check of all connections ends those that are late, so a request costs no timer.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ from typing import Any, ClassVar, Literal, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from lamina.errors import LaminaError, SettingsError
+from lamina.errors import LaminaError, SettingsError, format_value
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.http import HttpError
-from lamina.gateway.options import Options
-from lamina.gateway.replies import ALWAYS, NO_STORE, as_json, error_body
+from lamina.gateway.handlers import ALWAYS, NO_STORE, HttpError, as_json, error_body
+from lamina.gateway.limits import GatewayOptions
 
 NEVER = math.inf
 REFUSALS = {
@@ -30,31 +29,31 @@ REFUSALS = {
     503: HttpError(503, "gateway.too_many_connections", hint="gateway.try_again", kind="connection"),
 }
 SHUTDOWN_GRACE_S = 5
-"""Seconds that replies get to end when the gateway is told to stop."""
+"""For replies to end when the gateway is stopped."""
 READ_BYTES = 16_384
-"""What is read from a connection in one go: each of these bytes may be a header or a chunk of its own."""
+"""Read from a connection in one go: each of these bytes may be a header or a chunk of its own."""
 ACCEPTED_AT_ONCE = 32
-"""Connections that are taken in one round of the event loop; the others wait in the kernel's queue."""
+"""Connections that are accepted in one round of the event loop; the others wait in the kernel's queue."""
 BACKLOG = 2_048
 """The length of that queue."""
 MAX_PIPELINED = 16
 """Requests of one connection that wait behind the one that is being answered."""
 State = Literal["answered", "incomplete", "idle", "stuck", "busy"]
-"""Of a connection: its request is answered, but its body is not all there; its request is not all there; it has no
-request; it does not read its reply; it waits for us."""
-GIVES_WAY: dict[State, float] = {"answered": 0.1, "incomplete": 0.1, "idle": 0.0, "stuck": 1.0}
+"""Of a connection: its request is answered, but the body is incomplete; its request is incomplete; it has no request;
+it does not read its reply; it waits for us."""
+GIVES_WAY_AFTER_S: dict[State, float] = {"answered": 0.1, "incomplete": 0.1, "idle": 0.0, "stuck": 1.0}
 """Which connections are closed for a new one where there are too many, in this order, and after how many seconds in
 that state without progress. What waits for us is never closed."""
 PROGRESS_BYTES = 1_024
 """Bytes of a body that count as progress: a slow client that sends byte by byte makes none."""
-ANSWERED_SECONDS = 2.0
-"""How long the body of a request that is answered already may take for its next bytes."""
-RETRY_SECONDS = 1
+ANSWERED_BODY_S = 2.0
+"""How long the next bytes of a body may take when its request is answered already."""
+RETRY_AFTER_S = 1
 """After which a client that found no room may try again."""
 
 
 class JoinedTransport:
-    """A transport that sends the head of a reply and the body behind it in one piece, where both come at once."""
+    """Sends the head of a reply and its body in one piece where both are written at once."""
 
     __slots__ = ("_held", "_loop", "real")
 
@@ -85,24 +84,24 @@ class JoinedTransport:
 
 
 class ConnectionTable:
-    """The connections of one gateway by state and address, those that are longest in their state first."""
+    """The connections of one gateway by state and address, those that have been longest in their state first."""
 
     def __init__(self) -> None:
         self._counts: defaultdict[str, int] = defaultdict(int)
-        self._since: dict[tuple[State, str], OrderedDict[Deadlines, float]] = {
-            (state, ""): OrderedDict() for state in GIVES_WAY
+        self._since: dict[tuple[State, str], OrderedDict[Connection, float]] = {
+            (state, ""): OrderedDict() for state in GIVES_WAY_AFTER_S
         }
         """By state and address; all addresses are under the empty one."""
 
-    def add(self, one: "Deadlines") -> None:
+    def add(self, one: "Connection") -> None:
         for address in (one.address, ""):
             self._counts[address] += 1
 
     def count(self, address: str) -> int:
         return self._counts.get(address, 0)
 
-    def move(self, one: "Deadlines", state: State) -> None:
-        """Note that a connection is in another state, or that it began with the same one again."""
+    def move(self, one: "Connection", state: State) -> None:
+        """Note that a connection is in another state, or that its present one starts again."""
         self._forget(one)
         one.state = state
         if state != "busy":
@@ -110,7 +109,7 @@ class ConnectionTable:
             for address in (one.address, ""):
                 self._since.setdefault((state, address), OrderedDict())[one] = now
 
-    def remove(self, one: "Deadlines") -> None:
+    def remove(self, one: "Connection") -> None:
         self._forget(one)
         one.state = "busy"
         for address in (one.address, ""):
@@ -118,20 +117,20 @@ class ConnectionTable:
             if not self._counts[address]:
                 del self._counts[address]
 
-    def _forget(self, one: "Deadlines") -> None:
+    def _forget(self, one: "Connection") -> None:
         for address in (one.address, "") if one.state != "busy" else ():
             known = self._since[one.state, address]
             del known[one]
             if not known and address:
                 del self._since[one.state, address]
 
-    def first_to_go(self, address: str, but: "Deadlines") -> "Deadlines | None":
+    def first_to_go(self, address: str, but: "Connection") -> "Connection | None":
         """The connection that gives way to a new one, of this address or of any. Where all of them are too young for
-        that, the oldest incomplete one does: otherwise a burst of connections would lock out every other client."""
+        that, it is the oldest incomplete one: otherwise a burst of connections would lock out every other client."""
         now = time.monotonic()
-        ages: list[tuple[State, float]] = [*GIVES_WAY.items(), ("incomplete", 0.0)]
+        ages: list[tuple[State, float]] = [*GIVES_WAY_AFTER_S.items(), ("incomplete", 0.0)]
         for state, seconds in ages:
-            for one, since in self._since.get((state, address), OrderedDict[Deadlines, float]()).items():
+            for one, since in self._since.get((state, address), OrderedDict[Connection, float]()).items():
                 if one is but:
                     continue
                 if now - since >= seconds:
@@ -140,10 +139,10 @@ class ConnectionTable:
         return None
 
 
-class Deadlines(HttpToolsProtocol):
-    """A connection that is closed when it is late: with its request, in taking its reply, or with the next request."""
+class Connection(HttpToolsProtocol):
+    """A connection that is closed when it is late: with its request, in reading its reply, or with the next request."""
 
-    options = Options()
+    options = GatewayOptions()
     places: ClassVar[ConnectionTable]
     """Of the gateway that this connection belongs to."""
 
@@ -153,18 +152,18 @@ class Deadlines(HttpToolsProtocol):
         self.transport = cast("asyncio.Transport", JoinedTransport(transport, self.loop))
         self.real = transport
         self.late = time.monotonic() + self.options.receive_seconds
-        """When the peer must have done what it is to do; what it is depends on the state."""
+        """When the peer must have done what its state asks of it."""
         self.stuck = NEVER
         """The same for a peer that does not read."""
         self._refuse_as = 400
         self._receive_until = self.late
-        self._in_head, self._whole = True, True
+        self._in_head, self._is_whole = True, True
         self._head = self._chunk = 0
         """Bytes of the headers that came before this chunk, and of the chunk itself."""
         self._progress = 0
         """Bytes of the body since the last time that they counted as progress."""
         self._trailer, self._fed = 0, False
-        """Bytes behind the last piece of a body that come in chunks; and whether this chunk had a piece of it."""
+        """Bytes behind the last piece of a chunked body; and whether the data that just came had a piece of it."""
         self.left = False
         self.address = self.client[0] if self.client else ""
         self.state: State = "busy"
@@ -180,7 +179,7 @@ class Deadlines(HttpToolsProtocol):
         self.leave()
 
     def leave(self) -> None:
-        """It counts no longer: it is lost, or it was told to go."""
+        """It no longer counts: it is lost, or it gave way."""
         if not self.left:
             self.left = True
             self.places.remove(self)
@@ -198,21 +197,21 @@ class Deadlines(HttpToolsProtocol):
         """Make room for another connection."""
         state = self.state
         self.leave()
-        if state == "incomplete" and self._in_head and not self._whole:
+        if state == "incomplete" and self._in_head and not self._is_whole:
             self._refuse_as = 408
             self.send_400_response("")
         elif state in ("answered", "idle") or (state == "incomplete" and self._in_head):
             self.transport.close()
-        else:  # a handler that waits for the body or for the peer hears that it is gone
+        else:  # a handler that waits for the body or for the peer learns that it has left
             self.real.abort()
 
     def _move(self) -> None:
-        """Note the state that follows from what came and went."""
+        """Note the state that follows from what was received and sent."""
         if self.left:
             return
         if self.stuck < NEVER:
             state: State = "stuck"
-        elif not self._whole:
+        elif not self._is_whole:
             state = "answered" if self._is_answered() else "incomplete"
         else:
             state = "idle" if self._idle() else "busy"
@@ -224,7 +223,7 @@ class Deadlines(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head:
             self._head += len(data)
-        elif not self._whole and not self._fed:
+        elif not self._is_whole and not self._fed:
             self._trailer += len(data)
         if max(self._head, self._trailer) > self.options.header_limit and not self.transport.is_closing():
             self._refuse_as = 431
@@ -232,14 +231,14 @@ class Deadlines(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._whole, self._fed = True, False, True
+        self._in_head, self._is_whole, self._fed = True, False, True
         self._head = self._trailer = self._progress = 0
         if self.cycle_before():  # the first request has its time since the connection was made
             self.late = time.monotonic() + self.options.receive_seconds
             self._move()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field behind a chunked body is none of the request's: who asks was said before it, and nobody reads it."""
+        """A field behind a chunked body is not one of the request: credentials come before it, and it is not read."""
         if self._in_head:
             if len(self.headers) >= self.options.header_fields:
                 self._refuse_as = 431
@@ -265,7 +264,7 @@ class Deadlines(HttpToolsProtocol):
         self._progress = 0
         self.places.move(self, self.state)
         if self.state == "answered":
-            self.late = min(self._receive_until, time.monotonic() + ANSWERED_SECONDS)
+            self.late = min(self._receive_until, time.monotonic() + ANSWERED_BODY_S)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._fed = False, True
@@ -288,13 +287,13 @@ class Deadlines(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._whole = True
+        self._is_whole = True
         self.late = NEVER if not self.cycle.response_complete else time.monotonic() + self.options.idle_seconds
         self._move()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._whole and self.cycle.response_complete:  # else a body is still to be thrown away, or the next waits
+        if self._is_whole and self.cycle.response_complete:  # else a body is still to be thrown away, or the next waits
             self.late = time.monotonic() + self.options.idle_seconds
         self._move()
         if self.state == "answered":
@@ -310,20 +309,20 @@ class Deadlines(HttpToolsProtocol):
         self.stuck = NEVER
         self._move()
 
-    def look(self, now: float) -> None:
+    def check_deadline(self, now: float) -> None:
         """End the connection when its time is over."""
         if self.stuck < now:
             self.real.abort()
         elif self.late < now:
             if self.real.is_closing() or self.real.get_write_buffer_size():
-                self.real.abort()  # what was sent is not taken: there is nobody to be polite to
-            elif self._whole or self._is_answered():
+                self.real.abort()  # what was sent is not read, so a refusal would not be read either
+            elif self._is_whole or self._is_answered():
                 self.transport.close()
             else:
                 self._refuse_as = 408
                 if self._idle():
                     self.send_400_response("")
-                else:  # the handler that waits for the body hears that the client is gone
+                else:  # the handler that waits for the body learns that the client has left
                     self.real.abort()
                 self.late = now + self.options.receive_seconds
 
@@ -333,45 +332,63 @@ class Deadlines(HttpToolsProtocol):
 
     def _is_answered(self) -> bool:
         """Whether the request whose body is still missing has its reply."""
-        return not self._in_head and not self._whole and self._idle()
+        return not self._in_head and not self._is_whole and self._idle()
 
     def cycle_before(self) -> Any:
         """The newest request of this connection; None before the first."""
         return self.cycle
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's way to refuse what never reaches the application; ours says which of the reasons it is."""
+        """How uvicorn refuses what never reaches the application; ours says for which reason."""
         status = self._refuse_as
         body = as_json(error_body(REFUSALS[status], "lamina"))
         head = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *ALWAYS, NO_STORE):
             head += [name, b": ", value, b"\r\n"]
         if status == 503:
-            head.append(b"retry-after: %d\r\n" % RETRY_SECONDS)
+            head.append(b"retry-after: %d\r\n" % RETRY_AFTER_S)
         head.append(b"content-type: application/json\r\nconnection: close\r\n")
         head.append(b"content-length: %d\r\n\r\n" % len(body))
         self.transport.write(b"".join(head) + body)
         self.transport.close()
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with its signals left to the caller, and a look at the connections now and then."""
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server, with signals left to the caller, and a periodic check of the connections."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
-    async def look_after(self, every: float) -> None:
+    async def check_deadlines(self, every: float) -> None:
         while True:
             await asyncio.sleep(every)
-            now = time.monotonic() + every  # who would be late before the next look is late now
+            now = time.monotonic() + every  # one that would be late before the next check is late now
             connections: list[Any] = list(self.server_state.connections)
             for connection in connections:
-                if isinstance(connection, Deadlines):
-                    connection.look(now)
+                if isinstance(connection, Connection):
+                    connection.check_deadline(now)
 
 
-def listen(options: Options) -> socket.socket:
+def listen_place(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8765`, `[::1]:8765`, `localhost:0` as an address and a port; port 0 takes a free one."""
+    address, sign, port = text.rpartition(":")
+    if not sign or not address or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form", value=format_value(text))
+    if address.startswith("[") != address.endswith("]") or (":" in address and not address.startswith("[")):
+        raise SettingsError("gateway.bad_listen", hint="gateway.listen_form_ipv6", value=format_value(text))
+    return address, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address. A name other than localhost may lead anywhere."""
+    bare = address.strip("[]").lower()
+    parts = bare.split(".")
+    is_127 = len(parts) == 4 and parts[0] == "127" and all(p.isascii() and p.isdigit() and int(p) < 256 for p in parts)
+    return is_127 or bare in ("localhost", "::1")
+
+
+def listen(options: GatewayOptions) -> socket.socket:
     """A socket at the address of the options; port 0 takes a free one."""
     host = options.address.strip("[]")
     try:
@@ -392,19 +409,19 @@ def listen(options: Options) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Server, None]:
-    """The gateway answers at this socket. At the end turns that run are interrupted, so that their readers hear of
-    it, and replies get a moment to end."""
+async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[GatewayServer, None]:
+    """The gateway answers at this socket. At the end running turns are interrupted, so that their readers learn of it,
+    and replies get a moment to end."""
     options = gateway.options
-    protocol = type("Connection", (Deadlines,), {"options": options, "places": ConnectionTable()})
+    protocol = type("GatewayConnection", (Connection,), {"options": options, "places": ConnectionTable()})
     config = uvicorn.Config(
         gateway, http=protocol, ws="none", loop="asyncio", lifespan="on", log_config=None, access_log=False,
         proxy_headers=False, server_header=False, timeout_keep_alive=max(1, math.ceil(options.idle_seconds)),
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
-    server = Server(config)
+    server = GatewayServer(config)
     task = asyncio.create_task(server.serve([sock]))
-    look = asyncio.create_task(server.look_after(min(0.5, options.receive_seconds / 10)))
+    checking = asyncio.create_task(server.check_deadlines(min(0.5, options.receive_seconds / 10)))
     try:
         while not server.started:
             if task.done():
@@ -417,11 +434,11 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncGenerator[Serve
         await gateway.app.close()
         server.should_exit = True
         await asyncio.gather(task, return_exceptions=True)
-        look.cancel()
+        checking.cancel()
 
 
-def uvicorn_is_quiet() -> None:
-    """uvicorn's own messages are kept out of the log: its warnings may quote what came in."""
+def silence_uvicorn() -> None:
+    """Keep uvicorn's own messages out of the log: its warnings may quote what a client sent."""
     logger: Any = logging.getLogger("uvicorn.error")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

@@ -1,7 +1,7 @@
 """Server-sent events: the events of a turn as text, each with the position from which to go on after it.
 
-A reader that leaves ends its own reading, never the turn. Silence is broken by pings, so that nobody in between takes
-the connection for dead.
+A reader that leaves ends its own reading, never the turn. Pings interrupt a silence, so that no proxy takes the
+connection for dead.
 """
 
 import asyncio
@@ -10,20 +10,20 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
-from lamina.gateway.replies import as_json
+from lamina.gateway.handlers import as_json
 from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
 T = TypeVar("T")
 MEDIA = "text/event-stream"
 MAX_READ_AHEAD = 256
-"""Events that are read before they are passed on."""
+"""Events that are read before they are sent on."""
 PING_INTERVAL_S = 10.0
-"""Seconds of silence after which there is a sign of life."""
+"""Silence after which there is a sign of life."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Proxies pass each event on as it comes, and keep none."""
+"""Proxies pass each event on as it comes, and store none."""
 END_MARK = ".end"
-"""Behind the position of the last event: after it nothing comes, ever."""
+"""Behind the position of the last event: nothing ever follows it."""
 NAMES: dict[type, str] = {
     Began: "began", Text: "text", ToolCallEvent: "call", ToolResult: "result", Notice: "notice", Usage: "usage",
     Ended: "ended",
@@ -60,25 +60,25 @@ async def write_events(
 async def with_pings(events: AsyncGenerator[T], ping: float) -> AsyncGenerator[T | None]:
     """What comes, and None after each `ping` seconds in which nothing did. One task reads, whatever the number of
     events: a timer is only set where there is something to wait for."""
-    come = _EventBuffer[T]()
-    pump = asyncio.create_task(come.read(events))
+    buffer = _EventBuffer[T]()
+    pump = asyncio.create_task(buffer.read(events))
     try:
         while True:
-            while come.events:
-                yield come.events.popleft()
+            while buffer.events:
+                yield buffer.events.popleft()
             if pump.done():
-                if not come.events:
+                if not buffer.events:
                     break
-            elif not await come.news(ping):
+            elif not await buffer.news(ping):
                 yield None
-        await pump  # what it failed with is not taken for an end
+        await pump  # its error is not taken for an end
     finally:
-        pump.cancel()  # where the reader left; only its own waiting ends
+        pump.cancel()  # where the reader left: this ends its own reading only
         await asyncio.gather(pump, return_exceptions=True)
 
 
 class _EventBuffer(Generic[T]):
-    """What has come and is not yet passed on."""
+    """What has come and is not yet sent on."""
 
     def __init__(self) -> None:
         self.events: deque[T] = deque()

@@ -1,4 +1,4 @@
-"""A gateway whose event loop is stuck is of no use: its supervisor is notified, or it ends itself.
+"""A gateway whose event loop is stuck is useless: its supervisor is notified, or it ends itself.
 
 The loop gives a sign of life at short intervals. systemd gets it as a datagram (`sd_notify`) and restarts a service
 that is silent for `WatchdogSec`. Without systemd a timer in C, which needs neither the loop nor the interpreter's lock,
@@ -18,13 +18,13 @@ from contextlib import asynccontextmanager, suppress
 from lamina.errors import SettingsError, format_value
 
 SIGNS_IN_TIME = 3
-"""Signs of life in the time after which there is none: two of them may be late."""
+"""Signs of life in the time after which a silent process is ended: two of them may be late."""
 LOOKS_IN_TIME = 10
-"""How often it is looked for them in that time."""
+"""Checks for them in that time."""
 
 
 class Supervisor:
-    """What systemd is told; nothing where it does not ask."""
+    """Notifies systemd; does nothing where it does not ask for that."""
 
     def __init__(self, environ: Mapping[str, str], pid: int) -> None:
         self._place = environ.get("NOTIFY_SOCKET", "")
@@ -33,9 +33,9 @@ class Supervisor:
             raise SettingsError("gateway.bad_watchdog", value=format_value(wanted))
         meant = self._place and wanted and whose in ("", str(pid))
         self.seconds = int(wanted) / 1_000_000 if meant else 0.0
-        """After which it takes the gateway for frozen; 0 where it does not watch."""
+        """Of silence after which it restarts the gateway; 0 where it does not watch."""
 
-    def tell(self, state: str) -> None:
+    def notify(self, state: str) -> None:
         """A supervisor that cannot be reached does not stop the gateway."""
         if not self._place or not hasattr(socket, "AF_UNIX"):
             return
@@ -52,21 +52,21 @@ async def watched(environ: Mapping[str, str], seconds: float) -> AsyncGenerator[
     times = [each for each in (supervisor.seconds, seconds) if each]
     signs_of_life = SignsOfLife(seconds)
     signs = asyncio.create_task(_give_signs(supervisor, signs_of_life, min(times) / SIGNS_IN_TIME)) if times else None
-    await asyncio.sleep(0)  # the first sign comes before anybody hears that it is ready
-    supervisor.tell("READY=1")
+    await asyncio.sleep(0)  # the first sign is given before it says that it is ready
+    supervisor.notify("READY=1")
     try:
         yield
     finally:
-        supervisor.tell("STOPPING=1")
+        supervisor.notify("STOPPING=1")
         if signs:
             signs.cancel()
             signs_of_life.end()
 
 
 class SignsOfLife:
-    """The timer that ends the process, and a thread that says so in the log just before it does.
+    """The timer that ends the process, and a thread that reports it just before.
 
-    Where the interpreter's lock is held the thread cannot run; then its name is in what the timer prints, and says it.
+    Where the interpreter's lock is held the thread cannot run; then the timer prints its name, which says the same.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -85,11 +85,11 @@ class SignsOfLife:
         faulthandler.cancel_dump_traceback_later()
 
     def end_lamina_when_its_event_loop_stands_still(self) -> None:
-        told = 0.0
+        reported = 0.0
         while not self._ended.wait(self._seconds / LOOKS_IN_TIME):
             silent = time.monotonic() - self._last
-            if silent > self._seconds * (1 - 2 / LOOKS_IN_TIME) and told != self._last:
-                told = self._last
+            if silent > self._seconds * (1 - 2 / LOOKS_IN_TIME) and reported != self._last:
+                reported = self._last
                 what = f"lamina: the event loop has stood still for {silent:.1f} s; the watchdog ends this process"
                 print(f"{what} after {self._seconds:g} s. Where its threads are:", file=sys.__stderr__, flush=True)
 
@@ -97,6 +97,6 @@ class SignsOfLife:
 async def _give_signs(supervisor: Supervisor, signs_of_life: SignsOfLife, interval_s: float) -> None:
     while True:
         if supervisor.seconds:
-            supervisor.tell("WATCHDOG=1")
+            supervisor.notify("WATCHDOG=1")
         signs_of_life.give()
         await asyncio.sleep(interval_s)

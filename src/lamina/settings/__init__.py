@@ -96,7 +96,7 @@ class Settings:
     steps: int = 50
     """Requests of one turn, each tool call leading to another."""
     turn_seconds: int = 600
-    """How long a turn may take, without the time that somebody is asked for a yes."""
+    """How many seconds a turn may take, not counting the time spent waiting for a confirmation."""
     turn_tokens: int = 0
     """Tokens of all requests and answers of a turn; 0 for no limit."""
     compaction: bool = True
@@ -108,7 +108,7 @@ class Settings:
     bash_sandbox: Literal["auto", "required", "off"] = "auto"
     """Holds commands of bash to the workspace: `auto` where the system can, `required` runs none where it cannot."""
     bash_network: bool = False
-    """Whether commands that somebody said yes to reach the network."""
+    """Whether confirmed commands can reach the network."""
     bash_readable: str = ""
     """Folders that commands may read besides the workspace and the system's own, with colons between them."""
     bash_memory: int = 4_096
@@ -154,7 +154,7 @@ class Settings:
     host: str = ""
     """The app in which the chat runs, such as Excel: it decides which scenario and which skills are used."""
     form: Form = "headed"
-    """How groups of layers stand in the prompt: `plain`, `headed` below headings, or `split` into a message each."""
+    """How groups of layers appear in the prompt: `plain`, `headed` below headings, or `split` into a message each."""
     layout: Layout = "strict"
     """How requests of stored sessions grow: `strict` builds each from the start, `ledger` adds to the one before."""
     missing_slots: Literal["error", "keep"] = "error"
@@ -168,11 +168,11 @@ class Settings:
     collected: int = 3
     """At most so many collected answers of other sessions."""
     memory_deadline: int = 150
-    """Milliseconds after which a turn goes on without memories."""
+    """Milliseconds after which a turn continues without memories."""
     embedder: str = "embedded"
     """`embedded`, `none`, or the address of an OpenAI-compatible endpoint, then with model and dimension."""
     embedder_model: str = ""
-    """The model of an embedder behind an address."""
+    """The model of an embedder that is reached over HTTP."""
     embedder_dimension: int = 512
     """How many numbers its vectors have."""
     embedder_key: str = field(default="", repr=False)
@@ -202,9 +202,9 @@ class Settings:
     telegram_token: Key | None = field(default=None, repr=False)
     """Of the bot, from @BotFather. Never in a file, and never shown."""
     telegram_allow: tuple[int, ...] = ()
-    """Who may talk to the bot, by numeric id; empty lets nobody in."""
+    """Who may talk to the bot, by numeric id; empty lets no one in."""
     telegram_users: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Which user somebody is, `123=ann`: so that one person has one memory in all channels."""
+    """The lamina user of a person, `123=ann`, so that one person has one memory in all channels."""
     telegram_api: str = ""
     """Another server of the Bot API, such as a local one; empty is Telegram's own."""
     home: str = ""

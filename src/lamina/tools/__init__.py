@@ -7,7 +7,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as in lamina/__init__.py
 if TYPE_CHECKING:
-    from lamina.app.tools import built_in_tools
+    from lamina.app.config import built_in_tools
     from lamina.tools.files import file_tools
     from lamina.tools.registry import Tool, ToolRegistry
     from lamina.types import Decision, Outcome
@@ -17,7 +17,7 @@ _MODULES = {
     "Outcome": "types",
     "Tool": "tools.registry",
     "ToolRegistry": "tools.registry",
-    "built_in_tools": "app.tools",
+    "built_in_tools": "app.config",
     "file_tools": "tools.files",
 }
 

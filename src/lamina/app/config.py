@@ -1,12 +1,23 @@
-"""What is built from files: a context, the instruction files of a workspace, the state of a session's injections."""
+"""What the settings and files of a user name, made ready: provider, tools, counter, instruction files, local token.
+
+Also a context from files alone, as `lamina context` shows it. Everything here reads; what is written is the state of a
+session's file and the token of this machine's own user, which opens the page here: it is in the user's state folder,
+readable by that user alone, one per store and user, and only counts where the gateway listens on this machine alone.
+"""
 
 import json
 import os
 import re
 import shlex
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import stat
+import time
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -17,21 +28,32 @@ from lamina.assembly.pieces import PromptStyle, mode_hint
 from lamina.assembly.request import assemble, encode
 from lamina.assembly.tokens import estimate_message_tokens, estimate_tokens
 from lamina.errors import InputError, InstructionsError, LayerError, SettingsError, format_value
-from lamina.portable import BINARY, take_lock
-from lamina.ports import Count
+from lamina.portable import BINARY, HELD, NOFOLLOW, NONBLOCK, is_private, take_lock
+from lamina.ports import Complete, Count, Encode, Provider
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.injection import InjectionSettings, InjectionState, SeenSource, SystemPromptManager
 from lamina.prompts.instructions import InstructionFiles, Loaded
 from lamina.prompts.workspace import FileText, Workspace
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
-from lamina.settings import FILE, Settings
+from lamina.sandbox.process import CAN_END_FAMILY
+from lamina.sandbox.sandbox import Limits, Sandbox
+from lamina.settings import FILE, Settings, state_folder
+from lamina.shell.policy import decide
+from lamina.store.keys import MARK as KEY_PREFIX
+from lamina.store.keys import key_proof as key_proof
+from lamina.store.keys import key_text
+from lamina.store.keys import proof_hash as proof_hash
+from lamina.store.lock import make_private_folder
 from lamina.text.messages import Phrase
 from lamina.text.unicode import hidden_characters
+from lamina.tools.bash import shell_tools
+from lamina.tools.closed_files import OwnFiles
+from lamina.tools.files import file_tools
 from lamina.tools.registry import Tool, ToolRegistry
-from lamina.types import AnyMessage, AnyTool, Context, Grammar, Layer, Receipt, text_hash
+from lamina.types import AnyMessage, AnyTool, Context, Grammar, Key, Layer, Message, Receipt, Text, text_hash
 
 IDENTITY = Path(__file__).parent.parent / "data" / "identity.md"
-SHIPPED, MARK = "lamina/identity.md", "{mark}"
+SHIPPED, MARK_SLOT = "lamina/identity.md", "{mark}"
 """The source of the shipped identity, and the slot in it for the session's mark."""
 MAX_LAYER_BYTES = 256 * 1024
 MAX_HISTORY_BYTES = 256 * 1024 * 1024
@@ -120,7 +142,7 @@ def assemble_files(
         files = instruction_files(settings, sources.workspace, sources.folder)
         layers += prompt_manager(settings, files).prepare(user).layers
     mark = mark or session_mark(b"files", repr(([layer.text for layer in layers], history, user)))
-    layers[0] = replace(layers[0], text=layers[0].text.replace(MARK, mark)) if is_shipped(layers[0]) else layers[0]
+    layers[0] = replace(layers[0], text=layers[0].text.replace(MARK_SLOT, mark)) if is_shipped(layers[0]) else layers[0]
     budget, style = Budget(settings.budget, counter(settings.counter)), PromptStyle(mark, lang=settings.prompt_lang)
     tools = read_tools(sources.tools) if sources.tools else ()
     return assemble(layers, history, user, budget=budget, style=style, tools=tools)
@@ -407,3 +429,262 @@ def parse_json(text: str, where: str | Phrase, hint: str = "file.messages_form")
         raise
     except ValueError:  # a number with thousands of digits
         raise InputError("json.number_too_long", where=where) from None
+
+
+LOCAL_WINDOW_TOKENS, LOCAL_ANSWER_TOKENS = 8_192, 512
+"""Of the embedded model: what it takes, and how much of that its answer may have."""
+ANSWER_TOKENS = 1_024
+"""Left free in the window for an answer whose length nobody limits."""
+BACKGROUND_ANSWER_TOKENS = 1_024
+
+
+def provider_of(settings: Settings, *, encode: Encode = encode) -> Provider:
+    """The provider that the settings name; the embedded model where they name none."""
+    name = settings.provider or "local"
+    window = settings.window or None
+    try:
+        if name == "local":
+            from lamina.providers.local import LocalProvider  # noqa: PLC0415 -- aiohttp is an extra
+
+            _check_embedded_model(settings.model)
+            path = settings.model if settings.model.endswith(".gguf") else ""
+            return LocalProvider(path, n_ctx=settings.window or LOCAL_WINDOW_TOKENS)
+        if name == "scripted":
+            from lamina.providers.scripted import ScriptedProvider  # noqa: PLC0415 -- only when it is named
+
+            if not settings.script:
+                raise SettingsError("provider.no_script")
+            return ScriptedProvider.load(settings.script, window=window, repeat=True)
+        if not settings.model:
+            raise SettingsError("provider.no_model", name=name)
+        key = _read_key(settings.api_key)
+        if not settings.base_url and not settings.api_key:  # a server at another address may need no key
+            raise SettingsError("provider.no_key", name=name, variable=f"{name.upper()}_API_KEY")
+        address: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
+        module = import_module(f"lamina.providers.{name}")  # only now: aiohttp is an extra
+        hosted: Provider = module.provider(settings.model, encode=encode, key=key, window=window, **address)
+        return hosted
+    except ModuleNotFoundError as error:
+        feature = Phrase("feature.provider")
+        raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
+
+
+def with_model(settings: Settings, model: str | None) -> Settings:
+    """The settings with another model, as somebody asks for it, or with their own: one that nobody has is refused."""
+    named = settings.model if model is None else model
+    if settings.provider in ("", "local"):
+        _check_embedded_model(named)
+    return replace(settings, model=named)
+
+
+def _check_embedded_model(model: str) -> None:
+    """The embedded provider has its own model and files beside it: it would answer as if it were any other."""
+    if not model or model.endswith(".gguf"):
+        return
+    from lamina.providers.local import FILE  # noqa: PLC0415 -- aiohttp is an extra
+
+    if f"{model}.gguf" != FILE:
+        raise SettingsError("provider.no_such_model", name=format_value(model))
+
+
+def window_of(settings: Settings, provider: Provider | None) -> int | None:
+    """How much the model takes, as far as it is known; no provider is made for this."""
+    known = LOCAL_WINDOW_TOKENS if settings.provider == "local" else None
+    return settings.window or (provider.window if provider else known)
+
+
+def request_budget(settings: Settings, window: int | None) -> float:
+    """The budget of a request: what the settings allow, and what the window leaves beside the answer."""
+    if not window:
+        return settings.budget
+    answer = settings.max_tokens or (LOCAL_ANSWER_TOKENS if settings.provider in ("", "local") else ANSWER_TOKENS)
+    return max(0, min(settings.budget, window - answer))
+
+
+def complete_with(provider: Provider, count: Count) -> Complete:
+    """The provider for work in the background: messages in, text out."""
+
+    async def complete(messages: Sequence[Message], schema: Mapping[str, Any] | None) -> str:
+        *before, last = messages
+        layers = [Layer("identity", str(before[0]["content"]), "lamina")] if before else []
+        budget, style = Budget(1e12, count), PromptStyle(new_mark())
+        context = assemble(layers, before[1:], last["content"] or "", budget=budget, style=style)
+        pieces: list[str] = []
+        async with aclosing(provider.stream(context, max_tokens=BACKGROUND_ANSWER_TOKENS)) as stream:
+            async for event in stream:
+                if isinstance(event, Text):
+                    pieces.append(event.text)
+        return "".join(pieces)
+
+    return complete
+
+
+def _read_key(secret: str) -> Key | None:
+    try:
+        return Key(secret) if secret else None
+    except ValueError:
+        raise SettingsError("provider.bad_key") from None
+
+
+MODES = ("agent", "plan")
+STORE_FILES = ("", "-wal", "-shm", "-journal", ".lock", f".lock{HELD}")
+
+
+@asynccontextmanager
+async def open_tools(settings: Settings) -> AsyncGenerator[dict[str, ToolRegistry] | None, None]:
+    """The tools of each mode as long as the block lasts; None where they are switched off."""
+    if not settings.tools:
+        yield None
+    elif settings.mcp:
+        async with _open_servers(settings) as more:
+            yield built_in_tools(settings, more)
+    else:
+        yield built_in_tools(settings)
+
+
+def built_in_tools(settings: Settings, more: Sequence[Tool] = ()) -> dict[str, ToolRegistry]:
+    """The tools of each mode, for `App.open(tools=…)`: files and bash in the workspace of the settings, the web, and
+    what is given; in plan mode nothing that has an effect. Those of MCP servers come with `App.open` alone."""
+    tools: list[Tool] = []
+    if settings.workspace:
+        root = Path(settings.workspace)
+        if not root.is_dir():
+            raise SettingsError("workspace.setting_not_folder", path=format_value(str(root)))
+        own = OwnFiles(own_files(settings))
+        gate = partial(decide, root=root, closed=own)
+        tools += file_tools(root, closed=own, asks=instruction_paths(settings, root))
+        sandbox = sandbox_of(settings)
+        for effects in (True, False) if CAN_END_FAMILY else ():
+            tools += shell_tools(root, gate, environ=settings.environ, sandbox=sandbox, effects=effects)
+    tools += [*_web_tools(settings), *more]
+    return {mode: ToolRegistry(*(tool for tool in tools if mode in tool.modes)) for mode in MODES}
+
+
+def own_files(settings: Settings) -> list[Path]:
+    """lamina's own files, which are closed to every tool, wherever they are."""
+    own = [settings.mcp, state_folder(settings.environ or None)]
+    if settings.approvals:
+        own += [f"{settings.approvals}{end}" for end in ("", ".lock", f".lock{HELD}")]
+    if settings.store and "://" not in settings.store:
+        own += [f"{settings.store}{end}" for end in STORE_FILES]
+    return [Path(path) for path in own if path]
+
+
+def sandbox_of(settings: Settings) -> Sandbox:
+    """How commands are held, with lamina's own files closed to them."""
+    return Sandbox(
+        settings.bash_sandbox, settings.bash_network, tuple(map(str, own_files(settings))),
+        tuple(filter(None, settings.bash_readable.split(":"))),
+        Limits(memory_mb=settings.bash_memory, processes=settings.bash_processes),
+    )  # fmt: skip
+
+
+def instruction_paths(settings: Settings, root: Path) -> set[str]:
+    """The files of the workspace whose words reach the model as instructions: who changes them is asked for."""
+    named = {settings.rules, settings.identity, settings.instructions, settings.context}
+    try:
+        loaded = instruction_files(settings, root).load()
+    except InstructionsError:  # the turn says so, and sends nothing
+        loaded = None
+    for file in (loaded.instructions, *loaded.rules) if loaded else ():
+        named |= {file.path, *file.included}
+    home = os.path.realpath(root)
+    inside = (os.path.relpath(os.path.realpath(os.path.join(home, name)), home) for name in named if name)
+    return {name for name in inside if not name.startswith("..")}
+
+
+def _web_tools(settings: Settings) -> Sequence[Tool]:
+    try:
+        from lamina.tools.web import web_tools  # noqa: PLC0415 -- aiohttp is an extra
+    except ModuleNotFoundError as error:
+        feature = Phrase("feature.web")
+        raise SettingsError("package.missing", feature=feature, package=error.name, extra="app") from None
+    token = settings.telegram_token.reveal() if settings.telegram_token else ""
+    secrets = [key for key in (settings.api_key, settings.embedder_key, token) if key]
+    return web_tools(secrets=secrets)
+
+
+@asynccontextmanager
+async def _open_servers(settings: Settings) -> AsyncGenerator[Sequence[Tool], None]:
+    try:
+        from lamina.tools.mcp import mcp_tools  # noqa: PLC0415 -- mcp is an extra
+    except ModuleNotFoundError as error:
+        feature = Phrase("feature.mcp")
+        raise SettingsError("package.missing", feature=feature, package=error.name, extra="mcp") from None
+    config: Any = parse_json(read_text(Path(settings.mcp)), settings.mcp, hint="file.mcp_form")
+    if fields_of(config) is None:
+        raise InputError(
+            "file.not_mcp", hint="file.mcp_form", path=settings.mcp, value=format_value(json.dumps(config))
+        )
+    async with mcp_tools(config, root=settings.workspace or ".", environ=settings.environ) as tools:
+        yield tools
+
+
+LOOPBACK = "loopback"
+"""The id of the token: no key of the store has it, those are hexadecimal."""
+WRITE_TIMEOUT_S = 2.0
+
+
+def key_id_in(text: str) -> str:
+    """The id in a key's text; empty when it is not one of our keys."""
+    mark, _, rest = text.partition("_")
+    key_id, sign, secret = rest.partition("_")
+    return key_id if mark == KEY_PREFIX and sign and secret and key_id.isalnum() and len(key_id) <= 32 else ""
+
+
+def token_file(settings: Settings) -> Path:
+    place = settings.store if "://" in settings.store else os.path.realpath(settings.store)
+    name = sha256(f"{place}\0{settings.user}".encode("utf-8", "replace")).hexdigest()[:16]
+    return Path(state_folder(settings.environ or None), f"gateway-{name}.token")
+
+
+def loopback_token(settings: Settings) -> str:
+    """The token for this store and user, made when there is none yet."""
+    path = token_file(settings)
+    try:
+        make_private_folder(path.parent)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY, 0o600)
+        except FileExistsError:
+            _wait_until_written(path)
+            return _read_token(path)
+        token = key_text(LOOPBACK)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+        return token
+    except OSError as error:
+        raise SettingsError("key.file_unusable", hint="key.check_folder", path=str(path), why=error.strerror) from None
+
+
+def opening_file(settings: Settings, url: str) -> Path:
+    """A page that leads to this address: the token must not stand in the arguments of a browser, which all can see."""
+    path = token_file(settings).with_suffix(".html")
+    try:
+        path.unlink(missing_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(url)}">'
+            )
+    except OSError as error:
+        raise SettingsError("file.unwritable", path=str(path), why=error.strerror) from None
+    return path
+
+
+def _wait_until_written(path: Path) -> None:
+    """Another gateway of this store that starts at the same moment has made the file, and is about to write it."""
+    until = time.monotonic() + WRITE_TIMEOUT_S
+    while path.lstat().st_size == 0 and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _read_token(path: Path) -> str:
+    handle = os.open(path, os.O_RDONLY | NOFOLLOW | NONBLOCK | BINARY)
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        token = file.read(200).decode("ascii", "replace").strip()
+    if not stat.S_ISREG(found.st_mode) or not is_private(found):
+        raise SettingsError("key.file_readable_by_others", hint="key.remove_file", path=str(path))
+    if key_id_in(token) != LOOPBACK or len(token) < 40:
+        raise SettingsError("key.file_without_token", hint="key.remove_file", path=str(path))
+    return token

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lamina import App, ToolRegistry, validate
-from lamina.app.trace import requests_of
-from lamina.engine.run import CUT_OFF
+from lamina.app.follow import requests_of
+from lamina.engine.turn import CUT_OFF
 from lamina.errors import ConnectError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import Template, Turn
