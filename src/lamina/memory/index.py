@@ -1,6 +1,6 @@
 """One owner's memories as an index in memory: packed rows in, ranked hits out, exact and in a stable order.
 
-Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, what its neighbours are.
+Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, its neighbours.
 A packed row is a header and one number a term: 40 bits of hash, how much the term says by its form, how often it is in
 the text and in the speaker's name. No I/O and no clock: a store keeps the rows, the caller says what day it is. Needs
 numpy (extra `memory`).

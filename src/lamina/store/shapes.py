@@ -4,7 +4,6 @@ those of a store, which may be damaged.
 A table's own rules say less (JSON is text to it, and any number is a time). Nothing here reads or writes a store.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lamina.errors import LaminaError, StoreDamagedError, format_value
 from lamina.records import MAX_PHASE_CHARACTERS
 from lamina.store.database import MAX_KEY, MAX_NAME, MAX_TITLE, Row, clean, load
 from lamina.store.lock import RECOVERY
+from lamina.text.json import read_strict_json
 from lamina.text.messages import Phrase
 from lamina.text.unicode import SLICE_SIZE
 
@@ -34,27 +34,13 @@ class Shape:
 
 
 def read_json_text(text: object) -> Any:
-    """The value of a JSON text; `...` stands for a text that is none."""
+    """The value of a JSON text; `...` for anything that is not strict JSON."""
     try:
         if not isinstance(text, str):
             return ...
-        return _decode(text) if len(text) <= SLICE_SIZE else load(text)
+        return read_strict_json(text) if len(text) <= SLICE_SIZE else load(text)
     except (ValueError, RecursionError):
         return ...
-
-
-def _none(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
-_decode = json.JSONDecoder(parse_constant=_none, parse_float=_finite).decode
 
 
 def _texts(value: object) -> bool:
