@@ -24,7 +24,7 @@ import aiohttp
 
 from lamina.app.app import App
 from lamina.gateway.gateway import Gateway
-from lamina.gateway.options import Options
+from lamina.gateway.limits import GatewayOptions
 from lamina.gateway.server import listen, serving
 from lamina.providers.scripted import ScriptedProvider
 from lamina.settings import load_settings
@@ -168,9 +168,9 @@ async def follow_request(form: str, folder: Path) -> Walk:
         )
         provider = ScriptedProvider([ANSWER], repeat=True)
         async with App.open(folder / "walk.db", settings=settings, provider=provider, work=False) as app:
-            sock = listen(Options(port=0, log="off"))
+            sock = listen(GatewayOptions(port=0, log="off"))
             port = int(sock.getsockname()[1])
-            options = Options(port=port, log="off")
+            options = GatewayOptions(port=port, log="off")
             async with (
                 serving(Gateway(app, options, token=TOKEN), sock),
                 aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,

@@ -555,7 +555,7 @@ async def test_R15_a_planted_route_that_replaces_is_caught(tmp_path: Path) -> No
 
 
 MAY = {
-    "history": {"messages", "get", "collected", "text"},
+    "messages": {"list", "get", "collected", "text"},
     "turns": {"get", "list", "chunks"},
     "sessions": {"new", "get", "list", "search", "searches_all", "update", "branch", "delete"},
 }

@@ -352,6 +352,8 @@ async def test_G5_a_planted_route_that_asks_elsewhere_is_found(tmp_path: Path) -
         await evil.close()
         return Reply({})
 
-    routes = [replace(r, handler=obedient) if r.path == "/v1/chat/completions" else r for r in ROUTES]
+    routes = [
+        replace(r, handler=obedient, body=dict[str, Any]) if r.path == "/v1/chat/completions" else r for r in ROUTES
+    ]
     async with between_two(tmp_path, routes) as asked:
         assert await asked("api_base") == (0, 1)

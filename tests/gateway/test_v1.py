@@ -577,7 +577,7 @@ async def test_a_request_that_no_window_holds_is_not_sent(tmp_path: Path) -> Non
     async with running(tmp_path / "s.db", provider=answers) as site:
         body = {"messages": [{"role": "user", "content": "many words " * 5_000}]}
         reply = await site.post("/v1/chat/completions", body)
-        assert (reply.status, "the model takes at most 2000" in reply.json["error"]["message"]) == (400, True)
+        assert (reply.status, "the model accepts at most 2000" in reply.json["error"]["message"]) == (400, True)
         assert answers.contexts == []
 
 

@@ -78,10 +78,10 @@ def test_a_last_event_without_its_blank_line_counts() -> None:
 def test_what_grows_without_end_is_an_error_and_what_came_before_it_is_kept(stream: bytes) -> None:
     events: list[ServerEvent] = []
     with pytest.raises(BrokenStreamError, match="more than 100 bytes"):
-        events.extend(EventParser(most=100).feed(b"data: before\n\n" + stream))
+        events.extend(EventParser(max_bytes=100).feed(b"data: before\n\n" + stream))
     assert events == [("", "before")]
 
 
 def test_small_events_without_end_are_no_error() -> None:
-    parser = EventParser(most=100)
+    parser = EventParser(max_bytes=100)
     assert sum(len(list(parser.feed(b"data: x\n\n: comment\n"))) for _ in range(1000)) == 1000

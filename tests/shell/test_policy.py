@@ -11,7 +11,7 @@ import pytest
 from lamina.shell.policy import decide
 from lamina.shell.programs import is_known_script
 from lamina.shell.tokens import read_script
-from lamina.tools.closed_files import Disk, OwnFiles, Place
+from lamina.tools.closed_files import CommandScope, Disk, OwnFiles
 from lamina.tools.files import file_tools
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "gate.md"
@@ -333,10 +333,10 @@ def test_M1_no_command_makes_the_gate_look_at_the_disk_for_long(tmp_path: Path) 
 
 @pytest.mark.planted("a gate without a budget of names")
 def test_M1_the_families_find_a_planted_gate_without_a_budget(tmp_path: Path) -> None:
-    place = replace(Place.at(wide_tree(tmp_path)), disk=Disk(left=10**12))
+    scope = replace(CommandScope.at(wide_tree(tmp_path)), disk=Disk(left=10**12))
     began = time.thread_time()
     for glob in GLOBS:
-        place.why_glob_closed(glob, (0, 2, len(glob) - 1))
+        scope.why_glob_closed(glob, (0, 2, len(glob) - 1))
         if time.thread_time() - began > MAX_CPU_S:
             break
     assert time.thread_time() - began > MAX_CPU_S

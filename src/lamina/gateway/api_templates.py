@@ -66,7 +66,7 @@ class TemplateJson(Model):
     source: str
     created: Time
     updated: Time
-    shared: Annotated[bool, Meta(description="the operator's, for everybody; it can only be read here")] = False
+    shared: Annotated[bool, Meta(description="the operator's, for all users; it can only be read here")] = False
 
 
 class TemplatesQuery(Model):

@@ -42,17 +42,17 @@ RequestNumber = Annotated[
 ]
 
 
-class ImageUrl(Model):
+class ImageUrlBody(Model):
     url: str
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
 
 
-class TextPart(Model, tag_field="type", tag="text"):
+class TextPartBody(Model, tag_field="type", tag="text"):
     text: str
 
 
-class ImagePart(Model, tag_field="type", tag="image_url"):
-    image_url: ImageUrl
+class ImagePartBody(Model, tag_field="type", tag="image_url"):
+    image_url: ImageUrlBody
 
 
 class RetryBody(Model):
@@ -62,7 +62,8 @@ class RetryBody(Model):
 
 class MessageBody(RetryBody, kw_only=True):
     content: (
-        Annotated[str, Meta(min_length=1)] | Annotated[list[TextPart | ImagePart], Meta(min_length=1, max_length=50)]
+        Annotated[str, Meta(min_length=1)]
+        | Annotated[list[TextPartBody | ImagePartBody], Meta(min_length=1, max_length=50)]
     )
 
 

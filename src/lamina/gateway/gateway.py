@@ -51,6 +51,7 @@ ROUTES: Sequence[Route] = (
 )  # fmt: skip
 NO_ROUTE = "-"
 ANY_PIECE, ANY_PIECES = "{}", "{...}"
+NO_PARAMETERS: Mapping[str, str] = {}
 ANTHROPIC_HEADER = "anthropic-version"
 """A header that Anthropic's client sends with everything."""
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "content-type")
@@ -107,8 +108,8 @@ class Routes:
 
     def find(self, method: str, path: str) -> tuple[CompiledRoute, Mapping[str, str]]:
         """The route and the names of its path. An error says that there is none, or not for this method."""
-        values: list[str] = []
-        node, pieces = self._tree, path.split("/")[1:]
+        node, values = self._tree, list[str]()
+        pieces = path.split("/")[1:]
         for place, piece in enumerate(pieces):
             below = node.below.get(piece)
             if below is None and ANY_PIECES in node.below:
@@ -127,7 +128,7 @@ class Routes:
         compiled = by_method.get("GET" if method == "HEAD" else method)
         if compiled is None:
             raise MethodError(method, sorted({*by_method, "HEAD"} if "GET" in by_method else by_method))
-        return compiled, dict(zip(compiled.names, values, strict=True))
+        return compiled, dict(zip(compiled.names, values, strict=True)) if values else NO_PARAMETERS
 
 
 def no_route() -> HttpError:

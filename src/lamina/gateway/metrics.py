@@ -154,7 +154,7 @@ class RequestLog:
             try:
                 self._out.write(line)
                 self._out.flush()
-            except (OSError, ValueError):  # nobody reads any more: that ends no request
+            except (OSError, ValueError):  # a reader of the log that is gone does not end a request
                 continue
 
     def close(self) -> None:

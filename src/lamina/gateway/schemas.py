@@ -142,12 +142,12 @@ class _BodyReader(JsonReader):
 
 def compile_type(kind: Any) -> Callable[[Any], Any]:
     """A function that converts a plain value to a type, or refuses it with the place of the fault."""
+    schema, definitions = json_schema(kind)
 
     def read(value: Any) -> Any:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            schema, definitions = json_schema(kind)
             raise _refusal(find_fault(schema, value, definitions), value, error) from None
 
     return read
@@ -321,7 +321,7 @@ def _fault_in_fields(
 
 
 def _fault_in_any(schemas: Sequence[Schema], value: Any, definitions: Mapping[str, Schema], where: str) -> Fault | None:
-    """Of several forms, the fault that lies deepest is that of the form that was meant."""
+    """Of several forms, the deepest fault is that of the form that was meant."""
     faults: list[Fault] = []
     for schema in schemas:
         fault = find_fault(schema, value, definitions, where)
@@ -390,7 +390,7 @@ class AnthropicErrorJson(Model):
     error: AnthropicErrorDetails
 
 
-class ServerEvent(msgspec.Struct):
+class TurnEventJson(msgspec.Struct):
     id: Annotated[str, Meta(description="where to go on after it: give it back as Last-Event-ID")]
     event: Annotated[str, Meta(extra_json_schema={"enum": list(NAMES.values())})]
     data: Annotated[str, Meta(description="the event's fields as JSON; of a text its `text`, of the end its `state`")]
@@ -469,7 +469,7 @@ class _Document:
         made = {str(route.status): answer}
         if route.streams:
             events = made.setdefault("200", {"description": "the events of the turn, as they come"})
-            event: Schema = self.schema_of(ServerEvent) if route.form == "lamina" else {}
+            event: Schema = self.schema_of(TurnEventJson) if route.form == "lamina" else {}
             events.setdefault("content", {})[MEDIA] = {"schema": event}
             if route.method == "GET":
                 made["204"] = {"description": "there is nothing behind this position, and there never will be"}

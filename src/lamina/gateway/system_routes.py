@@ -186,7 +186,7 @@ async def _page(app: App, request: Request) -> Reply:
 
 async def _log_in_by_link(request: Request) -> Reply:
     """Exchange the token in the opened address for a cookie, and for an address without it. With a wrong one the page
-    asks for a key. A link on another page logs in nobody: it could lead into another account, and whether there is a
+    asks for a key. A link on another page does not log in: it could lead into another account, and whether there is a
     login already cannot be seen, because the browser withholds our cookie then."""
     headers, principals = {"location": "/"}, request.gateway.principals
     if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):

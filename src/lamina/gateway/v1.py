@@ -36,7 +36,7 @@ from lamina.records import REQUESTS, CallerInput, TurnRecord
 from lamina.text.messages import Phrase
 from lamina.types import Began, Ended, Message, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 
-SESSION, ON_LEAVE = "x-lamina-session", "x-lamina-on-leave"
+SESSION_HEADER, ON_LEAVE_HEADER = "x-lamina-session", "x-lamina-on-leave"
 MAX_MESSAGES = 10_000
 """Of one request: each of them is stored, and no other request can write during that time."""
 MODEL_ALIAS = "lamina"
@@ -174,7 +174,7 @@ async def count_request(app: App, request: Request, asked: ClientRequest) -> int
 
 def split_request(request: Request, asked: ClientRequest) -> tuple[str, Any, CallerInput]:
     """The session, the user's words, and what the request brings beside them."""
-    session_id = request.headers.get(SESSION) or asked.session_id
+    session_id = request.headers.get(SESSION_HEADER) or asked.session_id
     if session_id == REQUESTS:
         raise HttpError(400, "session.not_a_chat")
     if not asked.messages:
@@ -215,17 +215,15 @@ def _split_in_session(asked: ClientRequest) -> tuple[CallerInput, Any]:
 
 def ends_with_client(request: Request, asked: ClientRequest) -> bool:
     """Whether the turn ends when its client leaves."""
-    wish = request.headers.get(ON_LEAVE, "")
+    wish = request.headers.get(ON_LEAVE_HEADER, "")
     if wish not in ("", "finish", "cancel"):
-        raise HttpError(400, "request.bad_on_leave", header=ON_LEAVE, value=format_value(wish, 40))
-    return wish == "cancel" if wish else not (request.headers.get(SESSION) or asked.session_id)
+        raise HttpError(400, "request.bad_on_leave", header=ON_LEAVE_HEADER, value=format_value(wish, 40))
+    return wish == "cancel" if wish else not (request.headers.get(SESSION_HEADER) or asked.session_id)
 
 
-async def collect_answer(
-    request: Request, running: TurnHandle, ends_with_client: bool, answer: TurnAnswer
-) -> TurnAnswer:
-    """The whole answer of a turn, for a client that waits; one that leaves early may end the turn."""
-    left = asyncio.create_task(_leave(request, running)) if ends_with_client else None
+async def collect_answer(request: Request, running: TurnHandle, ends_with_client: bool, answer: TurnAnswer) -> None:
+    """Wait for the whole answer of a turn; a client that leaves early may end the turn."""
+    left = asyncio.create_task(_cancel_when_left(request, running)) if ends_with_client else None
     try:
         async with aclosing(running.events()) as events:
             async for event in events:
@@ -235,10 +233,9 @@ async def collect_answer(
             left.cancel()
     if answer.failed:
         raise answer.failure()
-    return answer
 
 
-async def _leave(request: Request, running: TurnHandle) -> None:
+async def _cancel_when_left(request: Request, running: TurnHandle) -> None:
     await request.wait_until_left()
     if running.readers <= 1:  # the same request may have come again in the meantime, and wait for the same turn
         running.cancel()
@@ -247,7 +244,7 @@ async def _leave(request: Request, running: TurnHandle) -> None:
 async def stream_answer(
     running: TurnHandle, ends_with_client: bool, write: Callable[[TurnEvent], bytes], ping: bytes
 ) -> AsyncGenerator[bytes]:
-    """A turn's events as bytes. Closed before the end, the client has left."""
+    """A turn's events as bytes. It is closed before the end when the client leaves."""
     over = False
     try:
         async with aclosing(running.events()) as events, aclosing(with_pings(events, PING_INTERVAL_S)) as timed:

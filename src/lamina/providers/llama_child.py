@@ -1,7 +1,7 @@
-"""The process that runs the embedded model: llama.cpp's own server on 127.0.0.1, and nothing else of lamina.
+"""The process that runs the embedded model: llama.cpp's own server on 127.0.0.1, without the rest of lamina.
 
-It reads one line of settings from its standard input, answers with one line, and lives until that input ends: when the
-parent ends, however it ends, so does this process. Everything that llama.cpp prints goes to the standard error.
+It reads one line of settings from its standard input, answers with one line, and runs until that input ends, so it ends
+with its parent, however that ends. Everything that llama.cpp prints goes to standard error.
 """
 
 import json
@@ -12,22 +12,22 @@ from typing import Any
 
 
 def main() -> None:
-    speak = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     try:
-        server = start(settings)
+        server = start_server(settings)
     except (ImportError, RuntimeError, ValueError, OSError) as error:
         failure = {"error": f"{type(error).__name__}: {error}", "missing": isinstance(error, ImportError)}
-        print(json.dumps(failure), file=speak, flush=True)
+        print(json.dumps(failure), file=output, flush=True)
         os._exit(1)
-    print(json.dumps({"url": server.listening_address}), file=speak, flush=True)
+    print(json.dumps({"url": server.listening_address}), file=output, flush=True)
     while sys.stdin.readline():
         pass
-    os._exit(0)  # llama.cpp's threads have nothing that is worth waiting for
+    os._exit(0)  # without waiting for llama.cpp's threads
 
 
-def start(settings: dict[str, Any]) -> Any:
+def start_server(settings: dict[str, Any]) -> Any:
     xllamacpp: Any = import_module("xllamacpp")  # an extra, and one of 30 MB: only this process ever loads it
     params = xllamacpp.CommonParams()
     params.model.path = settings["path"]

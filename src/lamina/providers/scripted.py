@@ -1,7 +1,7 @@
-"""The shipped fake: it plays a script instead of asking a model. For tests, demonstrations and drills.
+"""A provider that plays a script instead of asking a model, for tests, demonstrations and drills.
 
-A script has one list of steps for each request; a step is an event, a wait or a fault. The same script gives the same
-events, always. It keeps the contexts that it was given. It never reads them: what it says is in the script alone.
+A script has one list of steps for each request; a step is an event, a wait or a fault. The same script always gives the
+same events. The provider keeps the contexts that it was given but never reads them: its answers come from the script.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ Step = Mapping[str, Any]
     {"usage": [prompt, cached, completion]}                 {"fault": "stall"}, see FAULTS
 """
 FAULTS = ("stall", "cut", "garbage", "refused", "status", "endless")
-"""Nothing more comes; the connection ends; what comes is not JSON; no host answers; a status, with "code" and
-"retry_after"; the same text without end. Arguments that are no JSON object are a fault of their own."""
+"""In this order: nothing more comes; the connection ends; the answer is not JSON; no host answers; a status, with
+"code" and "retry_after"; the same text without end. Arguments that are not a JSON object are another fault."""
 EXAMPLE = "script.hint_example"
 _KINDS = ("text", "call", "usage", "done", "delay", "fault")
 _ORDER = ("text", "call", "usage", "done")
@@ -43,7 +43,7 @@ _HOST = Phrase("script.itself")
 
 
 class ScriptedProvider:
-    """Plays `script`, one answer for each request; past the last it begins again with `repeat`, else it refuses."""
+    """Plays `script`, one answer for each request. After the last it starts again with `repeat`, else it refuses."""
 
     name = "scripted"
     grammar: Grammar = "openai"
@@ -103,7 +103,7 @@ class ScriptedProvider:
             elif "fault" in step:
                 raise make_fault(step)
             else:
-                for event in events_of(step, place):
+                for event in make_events(step, place):
                     called = called or isinstance(event, ToolCallEvent)
                     yield event
                 if "done" in step:
@@ -111,13 +111,13 @@ class ScriptedProvider:
         yield Done("tool_calls" if called else "stop")
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
     def __repr__(self) -> str:
         return f"ScriptedProvider({len(self._script)} answers)"
 
 
-def events_of(step: Step, place: int) -> list[Event]:
+def make_events(step: Step, place: int) -> list[Event]:
     if "text" in step:
         text, points = step["text"], [0, *step.get("split", ()), len(step["text"])]
         pieces = [text[begin:end] for begin, end in pairwise(points)]
@@ -149,7 +149,7 @@ def make_fault(step: Step) -> ProviderError:
 
 
 def check_answer(answer: Sequence[Step]) -> list[Step]:
-    """Events in the order in which every provider gives them; waits and faults may stand anywhere."""
+    """Check that the events are in the order in which every provider gives them; waits and faults may be anywhere."""
     steps = [check_step(step) for step in answer]
     kinds = [kind for step in steps for kind in _ORDER if kind in step]
     if kinds != sorted(kinds, key=_ORDER.index) or kinds.count("usage") > 1 or kinds.count("done") > 1:
@@ -158,7 +158,7 @@ def check_answer(answer: Sequence[Step]) -> list[Step]:
 
 
 def check_step(step: Step) -> Step:
-    """A step that can be played, or an error now: a slip in a script must not look like a fault that it plays."""
+    """Check a step before it is played: a mistake in a script must not look like a fault that it plays."""
     kinds = [kind for kind in _KINDS if kind in step] if isinstance(step, Mapping) else []  # pyright: ignore[reportUnnecessaryIsInstance] -- scripts come from files
     if len(kinds) != 1:
         raise InputError("script.bad_step", value=format_value(step), known=[*_KINDS])
@@ -167,27 +167,27 @@ def check_step(step: Step) -> Step:
     return step
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _points(value: object) -> bool:
+def _are_points(value: object) -> bool:
     points = cast("list[Any]", value) if isinstance(value, list) else [-1]
-    return all(isinstance(point, int) and _number(point) for point in points) and points == sorted(points)
+    return all(isinstance(point, int) and _is_number(point) for point in points) and points == sorted(points)
 
 
-def _usage(value: object) -> bool:
+def _is_usage(value: object) -> bool:
     counts = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-    return len(counts) == 3 and all(isinstance(count, int) and _number(count) for count in counts)
+    return len(counts) == 3 and all(isinstance(count, int) and _is_number(count) for count in counts)
 
 
 _CHECKS: dict[str, Callable[[Step], bool]] = {
-    "text": lambda step: isinstance(step["text"], str) and _points(step.get("split", [])),
+    "text": lambda step: isinstance(step["text"], str) and _are_points(step.get("split", [])),
     "call": lambda step: isinstance(step["call"], str) and isinstance(step.get("id", ""), str),
-    "usage": lambda step: _usage(step["usage"]),
+    "usage": lambda step: _is_usage(step["usage"]),
     "done": lambda step: step["done"] in get_args(DoneReason),
-    "delay": lambda step: _number(step["delay"]),
+    "delay": lambda step: _is_number(step["delay"]),
     "fault": lambda step: (
-        step["fault"] in FAULTS and _number(step.get("code", 500)) and _number(step.get("retry_after", 0))
+        step["fault"] in FAULTS and _is_number(step.get("code", 500)) and _is_number(step.get("retry_after", 0))
     ),
 }

@@ -1,8 +1,8 @@
-"""Server-sent events, piece by piece: bytes in, events out. Pure: it neither reads nor waits.
+"""A parser of server-sent events: bytes in, events out. Pure: it neither reads nor waits.
 
-Wherever the bytes are split, the events are the same. Lines end in LF, CR or CRLF; comments, ids and unknown fields are
-passed over; bytes that are no UTF-8 become U+FFFD, as the standard says. A line or an event that grows without end is
-an error, not memory.
+The events do not depend on how the bytes are split. Lines end in LF, CR or CRLF; comments, ids and unknown fields are
+skipped; bytes that are not UTF-8 become U+FFFD, as the standard says. A line or an event that grows without end is an
+error, so that it does not fill the memory.
 """
 
 import re
@@ -25,11 +25,11 @@ class ServerEvent(NamedTuple):
 
 
 class EventParser:
-    """Feed it bytes as they come; `end` when no more will come."""
+    """Call `feed` with bytes as they come, and `end` when no more will come."""
 
-    def __init__(self, most: int = MAX_EVENT_BYTES) -> None:
-        self._most = most
-        self._rest: list[bytes] = []  # the line that is not yet whole, in the pieces in which it came
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._rest: list[bytes] = []  # the pieces of an incomplete line
         self._rest_size = 0
         self._after_cr = False
         self._first = True
@@ -38,36 +38,36 @@ class EventParser:
         self._size = 0
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """The events that are whole with this piece. Take them all before the next piece."""
+        """The events that this piece completes. Take them all before the next piece."""
         if self._after_cr and piece:
             self._after_cr = False
             piece = piece[1:] if piece[:1] == b"\n" else piece
         self._after_cr = self._after_cr or piece[-1:] == b"\r"
         begin = 0
         for ending in _LINE_END.finditer(piece):
-            self._keep(piece[begin : ending.start()])
+            self._append(piece[begin : ending.start()])
             begin = ending.end()
-            yield from self._line(self._taken())
-        self._keep(piece[begin:])
+            yield from self._read_line(self._take_line())
+        self._append(piece[begin:])
 
     def end(self) -> Iterator[ServerEvent]:
-        """The last event when its closing blank line is missing, as some servers leave it out."""
-        yield from self._line(self._taken())
-        yield from self._line(b"")
+        """The last event, if its closing blank line is missing: some servers leave it out."""
+        yield from self._read_line(self._take_line())
+        yield from self._read_line(b"")
 
-    def _keep(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         self._rest_size += len(part)
-        if self._rest_size + self._size > self._most:
-            raise BrokenStreamError("provider.event_too_large", most=self._most, hint="provider.hint_endpoint")
+        if self._rest_size + self._size > self._max_bytes:
+            raise BrokenStreamError("provider.event_too_large", most=self._max_bytes, hint="provider.hint_endpoint")
         if part:
             self._rest.append(part)
 
-    def _taken(self) -> bytes:
+    def _take_line(self) -> bytes:
         line = b"".join(self._rest)
         self._rest, self._rest_size = [], 0
         return line
 
-    def _line(self, line: bytes) -> Iterator[ServerEvent]:
+    def _read_line(self, line: bytes) -> Iterator[ServerEvent]:
         if self._first:
             self._first = False
             line = line.removeprefix(BOM)

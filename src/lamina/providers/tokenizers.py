@@ -56,14 +56,14 @@ def exact_counter(name: str) -> Count:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise CounterError("counter.bad_name", value=format_value(name), known=[*VOCABULARIES])
     if name in VOCABULARIES:
-        return _load(name, 0)
+        return _load_tokenizer(name, 0)
     if not os.path.isfile(name):
         raise CounterError("counter.no_file", name=format_value(name, 200))
-    return _load(name, os.stat(name).st_mtime_ns)
+    return _load_tokenizer(name, os.stat(name).st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _load(name: str, _version: int) -> Count:
+def _load_tokenizer(name: str, _version: int) -> Count:
     try:
         import splintr  # noqa: PLC0415 -- an extra: imported when an exact counter is asked for, never before
     except ImportError:

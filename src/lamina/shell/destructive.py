@@ -1,8 +1,7 @@
-"""Commands that are never meant: they destroy the system or a home folder, stop the machine, run what was just
-downloaded, or read the environment of a running program. These are blocked.
+"""Commands that are always blocked: they destroy the system or a home folder, stop the machine, run what was just
+downloaded, or read the environment of a running program.
 
-Pure and linear. It also looks into commands that could not be read with certainty, but names only
-what is plainly there.
+Pure and linear. It also checks commands that could not be read with certainty, but reports only what is plainly there.
 """
 
 import posixpath
@@ -31,7 +30,7 @@ _WRAPPERS = {
     "command": "", "builtin": "", "setsid": "", "stdbuf": "ioe", "timeout": "ks", "busybox": "", "xargs": "IndPLsa",
     "chroot": "", "time": "of", "strace": "eop", "unshare": "", "pkexec": "u", "toybox": "", "parallel": "j",
 }  # fmt: skip
-"""Programs that run the words after them, and their letters with a value."""
+"""Programs that run the words after them, and their options with a value."""
 _STOPS = frozenset(("shutdown", "reboot", "halt", "poweroff"))
 _ONTO_DEVICES = frozenset("cp tee shred mv truncate wipefs badblocks blkdiscard sgdisk ln rm".split())
 Step = tuple[Part, list[Word]]  # a part, and its words without the programs that only run others
@@ -39,7 +38,7 @@ _FIRST_IS_TEXT = frozenset("grep egrep fgrep rg sed".split())
 
 
 def why_destructive(script: Script, command: str, depth: int = 0, folder: Word | None = None) -> Phrase | None:
-    """Why a command must never run; None when nothing of that is plainly in it."""
+    """Why a command must never run; None when nothing destructive is plainly in it."""
     steps = [(part, _unwrap(list(part.words))) for part in script.parts]
     reasons = (_why_step(part, words, depth, at) for part, words, at in _in_context(steps, folder))
     found = _why_download(steps) or _why_fork_bomb(steps) or next(filter(None, reasons), None)
@@ -54,14 +53,14 @@ def why_destructive(script: Script, command: str, depth: int = 0, folder: Word |
 
 
 def _why_text(text: str, depth: int, folder: Word | None) -> Phrase | None:
-    """For a command inside: at most half as long as the one around it, so that all levels take as long as the first."""
+    """Check an inner command. It is at most half as long as the outer one, so that all levels together stay linear."""
     if not text.strip() or depth >= _DEPTH or len(text) > MAX_COMMAND_CHARS >> (depth + 1):
         return None
     return why_destructive(read_script(text), text, depth + 1, folder)
 
 
 def _in_context(steps: Sequence[Step], folder: Word | None) -> Iterator[tuple[Part, list[Word], Word | None]]:
-    """Each part with what the ones before give to it: the words that are piped to xargs, and the folder of a cd."""
+    """Each part with what earlier parts give it: the words that are piped to xargs, and the folder of a cd."""
     before: list[Word] = []
     for part, words in steps:
         folder = None if ")" in part.joint else folder
@@ -81,7 +80,7 @@ def _in_context(steps: Sequence[Step], folder: Word | None) -> Iterator[tuple[Pa
 
 
 def _from_folder(word: Word, folder: Word | None) -> Word:
-    """A word as it is meant in the folder of a cd before it, where that is known."""
+    """A word relative to the folder of an earlier cd, where that is known."""
     if folder is None or word.tilde or word.text[:1] in ("/", "-", "$"):
         return word
     return replace(word, text=posixpath.join(folder.text, word.text), tilde=folder.tilde)
@@ -96,7 +95,7 @@ def _is_piped(part: Part) -> bool:
 
 
 def _why_fork_bomb(steps: Sequence[Step]) -> Phrase | None:
-    """A function that calls itself twice and leaves a call running, or pipes itself into itself."""
+    """Find a function that calls itself twice and leaves a call running, or pipes itself into itself."""
     for at, (_, words) in enumerate(steps[:-1]):
         is_named = _program_of(words) == "function" and len(words) > 1
         if not words or not (is_named or steps[at + 1][0].joint.startswith("()")):
@@ -112,7 +111,7 @@ def _why_fork_bomb(steps: Sequence[Step]) -> Phrase | None:
 
 
 def _inner_commands(command: str) -> Iterator[tuple[str, str]]:
-    """What is inside of $(…), <(…), >(…) and backticks, outermost only, with the program of the command around it."""
+    """What is inside $(…), <(…), >(…) and backticks, outermost only, with the program of the outer command."""
     depth = start = 0
     for at, char in enumerate(command):
         opens = (char == "(" and (depth or command[at - 1 : at] in ("$", "<", ">"))) or (char == "`" and not depth)
@@ -138,7 +137,7 @@ def _why_step(part: Part, words: Sequence[Word], depth: int, folder: Word | None
     operands = [word for word in files if not word.text.startswith("-")]
     options = [text for text in texts if text.startswith("-")]
     whys = [_why_removal(name, options, operands), _why_device(name, operands), _why_stop(name, texts)]
-    secret = next(filter(_is_process_file, _files(name, files)), "")
+    secret = next(filter(_is_process_file, _list_files(name, files)), "")
     whys.append(Phrase("danger.reads_process_secrets", program=name, target=secret) if secret else None)
     return next(filter(None, whys), None) or _why_text(_inner_text(name, words), depth, folder)
 
@@ -166,7 +165,7 @@ def _inner_text(name: str, words: Sequence[Word]) -> str:
 
 
 def _expand_braces(text: str) -> list[str]:
-    """What bash makes of {a,b}, among other spellings; a few dozen at most."""
+    """What bash expands {a,b} to, and other spellings; a few dozen at most."""
     found, at = [text], 0
     while at < len(found) < 64:
         each = found[at]
@@ -233,8 +232,8 @@ def _is_process_file(text: str) -> bool:
     return any(match_glob(name, each) for name in names[2:] for each in _PROCESS_FILES if name.strip("*?"))
 
 
-def _files(name: str, words: Sequence[Word]) -> list[str]:
-    """The words that may be files: a quoted one is a text for echo, and so is the first one for grep."""
+def _list_files(name: str, words: Sequence[Word]) -> list[str]:
+    """The words that may be files: a quoted one is text for echo, and the first one is for grep."""
     first = next((at for at, word in enumerate(words) if not word.text.startswith("-")), -1)
     texts = range(len(words)) if name in ("echo", "printf", "git") else [first] if name in _FIRST_IS_TEXT else ()
     return [word.text for at, word in enumerate(words) if not word.quoted or at not in texts]

@@ -1,4 +1,4 @@
-"""The list of calls that only read, from `programs.txt`, and what its rows cannot say. Nothing is decided here."""
+"""The list of calls that only read, from `programs.txt`, and what its rows cannot express. Nothing is decided here."""
 
 import re
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SCRIPTS = {
     ),
     "jq": re.compile(r"[^$\\@#\"]{1,1000}"),
 }
-"""Programs with a language of their own, and the forms of it that only print: lines, replacements, fields, filters."""
+"""Programs with a language of their own, and forms of scripts that only print: lines, replacements, fields, filters."""
 _JQ_WORDS = frozenset(
     "keys length select map type not and or null true false first last add has sort sort_by unique group_by min max "
     "flatten reverse to_entries from_entries with_entries map_values values tostring tonumber join split test contains "
@@ -38,8 +38,8 @@ _JQ_FIELDS = re.compile(r"\{ ?[A-Za-z_]\w{0,40}(?:, ?[A-Za-z_]\w{0,40}){0,20} ?\
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`options` take no value, `values` are by option with the kind of the next word, `attached` by what an option
-    begins with and the kind of the rest; `operands` is the form of everything else."""
+    """`options` have no value; `values` maps an option to the form of the next word, `attached` the beginning of an
+    option to the form of its rest; `operands` is the form of everything else."""
 
     options: frozenset[str]
     values: dict[str, str]
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows by the first words of a command, whole commands, programs that answer --version, and what others do."""
+    """Rows by the first words of a command, whole commands, programs with --version, and the effects of others."""
 
     rows: dict[str, Row]
     fixed: frozenset[str]
@@ -84,8 +84,8 @@ def _parse_row(text: str) -> Row:
 
 
 def is_known_script(name: str, script: str) -> bool:
-    """Whether a script is of a known form; other words of jq read the environment, modules and further input, but in
-    its strings (without a backslash) and as the names of fields in `{id, name}`, they are only text."""
+    """Whether a script has a known form. Unknown words of jq may read the environment, modules and more input, but in a
+    string without a backslash, and as the name of a field in `{id, name}`, a word is only text."""
     if name == "jq" and len(script) <= 1000:
         script = _JQ_FIELDS.sub("{}", re.sub(r'"[^"\\]{0,1000}"', " 0 ", script))
         if not set(re.findall(r"(?<![\w.])[A-Za-z_]\w{0,40}", script)) <= _JQ_WORDS:

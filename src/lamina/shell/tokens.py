@@ -1,7 +1,7 @@
-"""Reads a shell command the way bash reads it, as far as that is certain; everything else is called unclear.
+"""Reads a shell command the way bash reads it, as far as that is certain; everything else is marked as unclear.
 
-Pure and linear. It knows words, quotes, chains, pipes, redirects, comments and plain globs. It reads on after something
-it does not know, so that `destructive` can look there too, but an `unclear` script must not be trusted.
+Pure and linear. It knows words, quotes, chains, pipes, redirects, comments and plain globs. After something unknown it
+continues, so that `destructive` can check the rest, but an `unclear` script must not be trusted.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from lamina.text.messages import Phrase, Value
 from lamina.text.unicode import is_unseen, visible_command
 
 MAX_COMMAND_CHARS = 10_000
-"""No one reads more before saying yes. What comes after it is not looked at, so a longer command always asks."""
+"""People do not read more before they say yes. The rest is not read, so a longer command always needs a yes."""
 MAX_PARTS = 200
 _GLOB, _ENDS_WORD = "*?[", " \t\n;&|<>()"
 _REDIRECTS = ("&>>", "<<<", "<<-", "&>", "<<", "<>", "<&", "<(", ">>", ">&", ">|", ">(", "<", ">")
@@ -25,7 +25,7 @@ _UNKNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text` is what the program gets, `raw` what was written. `globs` are the places of unquoted * ? [ in `text`;
+    """`text` is what the program gets, `raw` what was written. `globs` are the positions of unquoted * ? [ in `text`;
     `tilde` says that bash replaces a ~ in it with a home folder."""
 
     text: str
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The parts of a command in their order, and why they may not be all of it (None when they are)."""
+    """The parts of a command in order, and why they may not be all of it (None when they are)."""
 
     parts: tuple[Part, ...]
     unclear: Phrase | None = None
@@ -144,7 +144,7 @@ class _Reader:
         empty = not self.words and not self.redirects
         if empty and joint not in "()\n":
             self.doubt("shell.nothing_before", mark=joint)
-        if not empty or joint != "\n":  # an empty line, or a line's end after a joint, is nothing
+        if not empty or joint != "\n":  # an empty line, or a line's end after a joint, means nothing
             yield from self.end_part(joint)
 
     def read_word_or_redirect(self) -> None:

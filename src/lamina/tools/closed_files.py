@@ -1,9 +1,9 @@
-"""Which files of a workspace are closed: those that hold keys and passwords, by their names, lamina's own, and all
-that is outside. One list for the tools that read files and for the command gate, for paths, globs and whole trees.
+"""Which files of a workspace are closed: those whose names say that they hold keys or passwords, lamina's own, and
+everything outside. Used by the tools that read files and by the command gate, for paths, globs and whole trees.
 
-Names are compared without regard to case and without characters that cannot be seen; copies that editors and people
-leave behind (`.env.bak`, `id_rsa~`) count as what they are copies of. It looks at names and links on the disk, since a
-link inside can lead out, and opens nothing but git's configuration and the files that say what a search leaves out.
+Names are compared without regard to case and without hidden characters; copies that editors and people leave behind
+(`.env.bak`, `id_rsa~`) count like the original. Names and links are looked up on the disk, since a link inside can lead
+out. Only git's configuration and ignore files are opened.
 """
 
 import os
@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from lamina.text.messages import Phrase
 from lamina.text.unicode import ANY, visible_command
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 MAX_LOOKS, MAX_FOLDERS, MAX_PATH_CHARS, MAX_LINKED = 16_000, 16, 4_096, 2_000
-"""How many names are looked at for one decision (each takes 2 to 4 µs), how many folders a `cd` leads to, how long a
-path may be, and among how many names of the workspace a hard link's other name is looked for."""
+"""Limits of one decision: names that are looked up (each takes 2 to 4 µs), folders that a `cd` may lead to, characters
+of a path, and names of the workspace among which the other name of a hard link is searched."""
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_INDEX_BYTES = 16 * 1024 * 1024
 GIT_ELSEWHERE = tuple("commondir config.worktree gitdir objects/info/alternates worktrees branches remotes".split())
@@ -32,11 +32,11 @@ CONFIG_KEYS = {
     "remote": "url pushurl fetch gh-resolved", "branch": "remote merge rebase vscode-merge-base", "user": "name email",
     "pull": "rebase ff", "push": "default autosetupremote followtags", "init": "defaultbranch", "color": "ui",
 }  # fmt: skip
-"""Settings of a repository that start no program. Everything else in its configuration is a reason to ask."""
+"""Settings of a repository that start no program. Anything else in its configuration is a reason to ask."""
 PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _./:@+*~,-") | frozenset(
     range(128, 256)
 )
-NAMES = frozenset(
+SECRET_NAMES = frozenset(
     ".env .envrc .netrc _netrc .npmrc .pypirc .pgpass .my.cnf .git-credentials .htpasswd .vault-token .dockercfg .boto "
     ".s3cfg .pgpass.conf authorized_keys shadow gshadow sudoers wallet.dat master.key .terraformrc "
     "credentials.tfrc.json .dev.vars .flaskenv .vault_pass .passwd htpasswd .mylogin.cnf kubeconfig .dockerconfigjson "
@@ -44,27 +44,29 @@ NAMES = frozenset(
     ".ftpconfig key4.db logins.json cookies.txt .erlang.cookie .xauthority rootkey.csv private_key deploy_key apikey "
     "fish_history .viminfo .histfile .zhistory .lesshst".split()
 )
-FOLDERS = frozenset(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store .oci .vnc .envs".split())
-"""Everything inside is closed, and so is a file with such a name."""
-SUFFIXES = tuple(
+SECRET_FOLDERS = frozenset(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store .oci .vnc .envs".split())
+"""Everything inside them is closed, and so is a file with such a name."""
+SECRET_SUFFIXES = tuple(
     ".env .pem .key .p12 .pfx .pkcs12 .jks .keystore .kdbx .ppk .gpg .ovpn .tfstate .tfvars .tfvars.json .token "
     ".credentials .p8 .keytab .agekey .kubeconfig .secret .secrets .password".split()
 )
-PREFIXES = (".env", "#.env", "ssh_host_", "client_secret", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
-WORDS = frozenset("credential credentials creds secret secrets password passwords token tokens apikey apikeys".split())
+SECRET_PREFIXES = (".env", "#.env", "ssh_host_", "client_secret", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
+SECRET_WORDS = frozenset(
+    "credential credentials creds secret secrets password passwords token tokens apikey apikeys".split()
+)
 """As the last word of a name, before its ending: `aws-credentials.json`, `db_password.txt`."""
-CHINESE_WORDS = ("密码", "密钥", "口令", "令牌", "凭证", "凭据")
+CHINESE_SECRET_WORDS = ("密码", "密钥", "口令", "令牌", "凭证", "凭据")
 """The same in Chinese, which has no space before the last word: `数据库密码.txt`."""
-BEGINNINGS = ("token", "service-account", "service_account")
-DATA = frozenset(
+DATA_PREFIXES = ("token", "service-account", "service_account")
+DATA_ENDINGS = frozenset(
     "json yaml yml toml ini txt csv xml cfg conf properties asc enc pickle pkl dat bin db sqlite xlsx kdb".split()
 ) | {""}
-"""Endings of data. With another one the name is that of a program about secrets, such as `secrets.py`."""
+"""A name with another ending is that of a program about secrets, such as `secrets.py`."""
 SAMPLES = (".example", ".sample", ".template", ".dist", ".pub")
-"""Endings of files that show how the real one is written, and of public keys."""
-AIMS = (".env", ".netrc", "x.pem", "x.key")
-"""A glob with letters that takes one of these is about secrets, whatever is on the disk now."""
-COPIES = ("~", "#", ".bak", ".old", ".orig", ".save", ".swp", ".swo", ".backup", ".tmp", ".1", ".2")
+"""Endings of examples, and of public keys."""
+TYPICAL_SECRETS = (".env", ".netrc", "x.pem", "x.key")
+"""A glob with letters that matches one of these is about secrets, whatever is on the disk now."""
+COPY_ENDINGS = ("~", "#", ".bak", ".old", ".orig", ".save", ".swp", ".swo", ".backup", ".tmp", ".1", ".2")
 
 
 def is_secret_name(name: str) -> bool:
@@ -72,28 +74,28 @@ def is_secret_name(name: str) -> bool:
     folded = fold_name(name)
     if folded.endswith(SAMPLES):
         return False
-    while folded.endswith(COPIES):
-        folded = folded.removesuffix(next(each for each in COPIES if folded.endswith(each)))
-    if folded in NAMES or folded in FOLDERS or folded.endswith(SUFFIXES) or folded.startswith(PREFIXES):
+    while folded.endswith(COPY_ENDINGS):
+        folded = folded.removesuffix(next(each for each in COPY_ENDINGS if folded.endswith(each)))
+    if folded in SECRET_NAMES or folded in SECRET_FOLDERS or folded.endswith(SECRET_SUFFIXES):
         return True
-    if ".tfstate." in folded:  # Terraform puts a time between this and .backup
+    if folded.startswith(SECRET_PREFIXES) or ".tfstate." in folded:  # Terraform puts a time between this and .backup
         return True
     stem, _, ending = folded.rpartition(".")
     stem, ending = (stem, ending) if stem else (folded, "")
-    if ending not in DATA or folded.startswith("tokeniz"):
+    if ending not in DATA_ENDINGS or folded.startswith("tokeniz"):
         return False
     before, _, last = stem.replace("-", ".").replace("_", ".").rpartition(".")
     return (
-        last in WORDS
-        or last.endswith(CHINESE_WORDS)
+        last in SECRET_WORDS
+        or last.endswith(CHINESE_SECRET_WORDS)
         or (bool(before) and last in ("key", "keys"))
-        or folded.startswith(BEGINNINGS)
+        or folded.startswith(DATA_PREFIXES)
         or (folded.startswith(".") and folded.endswith("_history"))
     )
 
 
 def is_secret_path(path: str) -> bool:
-    """Whether a name on the way says so; also behind a : or = as git and options write a path."""
+    """Whether a name in a path says so; also behind : or =, as in options and in git's names."""
     for mark in ":=,":
         path = path.replace(mark, "/")
     names = [name for name in path.split("/") if name not in ("", ".")]
@@ -104,13 +106,13 @@ def is_secret_path(path: str) -> bool:
 
 
 def fold_name(name: str) -> str:
-    """As a file system compares names that ignores their case, and without characters that cannot be seen."""
+    """A name without hidden characters, as a file system that ignores case compares it."""
     return name.lower() if name.isascii() and name.isprintable() else ANY.sub("", name).casefold()
 
 
 def match_glob(pattern: str, name: str) -> bool:
-    """Whether a glob takes a name. From a bracket on it takes everything: the rules for those differ. No backtracking
-    beyond the last star, whatever the pattern."""
+    """Whether a glob matches a name. From a bracket on it matches everything, since the rules for brackets differ. It
+    goes back to the last star at most, so it is never slow."""
     pattern = pattern.partition("[")[0] + ("*" if "[" in pattern else "")
     at = mark = star_at = 0
     star = -1
@@ -129,17 +131,17 @@ def match_glob(pattern: str, name: str) -> bool:
 
 
 def shorten_command(text: str) -> str:
-    """A word of a command as a reason shows it."""
+    """A word of a command, short enough for a reason."""
     return visible_command(text if len(text) <= 60 else f"{text[:59]}…")
 
 
-class TooMuchToLookAtError(Exception):
-    """A command leads to more names on the disk than are looked at for one decision."""
+class TooManyNamesError(Exception):
+    """A command leads to more names on the disk than are looked up for one decision."""
 
 
 @dataclass
 class Disk:
-    """What one decision has seen on the disk: it looks at few names, and at most of them once."""
+    """What one decision has looked up on the disk: a limited number of names, most of them once."""
 
     left: int = MAX_LOOKS
     known: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
@@ -147,9 +149,9 @@ class Disk:
     def spend(self, looks: int) -> None:
         self.left -= looks
         if self.left < 0:
-            raise TooMuchToLookAtError
+            raise TooManyNamesError
 
-    def remember(self, key: Hashable, find: Callable[[], Found]) -> Found:
+    def remember(self, key: Hashable, find: Callable[[], T]) -> T:
         if key not in self.known:
             self.known[key] = find()
         return self.known[key]
@@ -164,7 +166,7 @@ class Disk:
         return self.remember(("exists", path), lambda: os.path.lexists(path))
 
     def resolve(self, path: str) -> str:
-        """Where a path leads. The folder is followed once, for all names in it."""
+        """Where a path leads. Its folder is resolved once for all names in it."""
         head, name = os.path.split(path)
         if name in ("", ".", ".."):
             return self._follow(path)
@@ -186,7 +188,7 @@ class Disk:
         return False
 
     def expand_glob(self, text: str, globs: Sequence[int], folder: str) -> list[str]:
-        """What bash makes of a glob in this folder, or somewhat more."""
+        """What bash expands a glob to in this folder, or somewhat more."""
         found = self.remember(("glob", text, tuple(globs), folder), lambda: self._expand_glob(text, globs, folder))
         self.spend(len(found))
         return found
@@ -208,7 +210,7 @@ class Disk:
     def entries_below(
         self, waiting: list[str], hidden: bool = True, without: Sequence[str] = ()
     ) -> "Iterator[os.DirEntry[str]]":
-        for folder in waiting:  # it grows: the nearest ones come first
+        for folder in waiting:  # the list grows; near folders come first
             for entry in self.scan(folder):
                 if not hidden and entry.name.startswith(".") and entry.name not in IGNORE_FILES:
                     continue
@@ -220,8 +222,8 @@ class Disk:
 
 
 class OwnFiles:
-    """Files that are closed to every tool, such as lamina's own store. One that was moved away stays known by the
-    device and inode that it was last seen with."""
+    """Files that are closed to every tool, such as lamina's own store. A file that was moved is still recognised by the
+    device and inode that it had last."""
 
     def __init__(self, paths: Collection[Path]) -> None:
         self.last_seen: dict[str, tuple[int, int] | None] = dict.fromkeys(map(os.fspath, paths))
@@ -236,9 +238,9 @@ class OwnFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The workspace, the folders in which a command may run (a `cd` before it may have failed), and device and inode of
-    the files that are closed to every command, such as lamina's own store."""
+class CommandScope:
+    """What a command may read: the workspace, the folders in which it may run (more than one, since a `cd` may fail),
+    and device and inode of the files that are closed to every command, such as lamina's own store."""
 
     root: str
     folders: tuple[str, ...]
@@ -246,19 +248,19 @@ class Place:
     disk: Disk = field(default_factory=Disk, compare=False)
 
     @classmethod
-    def at(cls, root: Path, own: "Collection[Path] | OwnFiles" = ()) -> "Place":
+    def at(cls, root: Path, own: "Collection[Path] | OwnFiles" = ()) -> "CommandScope":
         real = os.path.realpath(root)
         return cls(real, (real,), (own if isinstance(own, OwnFiles) else OwnFiles(own)).identify())
 
-    def move(self, folder: str) -> "Place | None":
-        """After `cd folder`; None when there are too many places where it may be by now."""
+    def move(self, folder: str) -> "CommandScope | None":
+        """After `cd folder`; None when there are too many folders in which the command may run."""
         moved = [self.disk.resolve(os.path.join(one, folder)) for one in self.folders]
         folders = dict.fromkeys((*self.folders, *moved))
         return replace(self, folders=tuple(folders)) if len(folders) <= MAX_FOLDERS else None
 
     def why_closed(self, path: str) -> str:
-        """Why a path must not be read without asking, from wherever the command may run: a code whose text has a slot
-        for the path; empty when it may be read."""
+        """Why a path must not be read without asking, from any folder in which the command may run: a code whose text
+        has a slot for the path; empty when it may be read."""
         if len(path) > MAX_PATH_CHARS:
             return "gate.path_too_long"
         reasons = (self._why_closed(folder, path) for folder in self.folders)
@@ -269,7 +271,7 @@ class Place:
         self.disk.spend(2 + max(0, len(full) - len(self.root)) // 16)
         try:
             real = self.disk.resolve(full)
-        except (OSError, ValueError):  # a link that we may not follow, or no path at all
+        except (OSError, ValueError):  # a link that we may not follow, or not a path
             return "gate.path_cannot_be_followed"
         # What /proc and /dev/fd mean differs between this process and the child.
         elsewhere = os.path.normpath(full).startswith(("/proc/", "/dev/"))
@@ -282,7 +284,7 @@ class Place:
         return "gate.path_is_linked_secret" if self._is_linked_secret(real) else ""
 
     def holds_root(self, path: str) -> bool:
-        """Whether the whole workspace is what a path, or a path with a star for everything in it, leads to."""
+        """Whether a path, or a path with a star for everything in it, leads to the whole workspace."""
         try:
             found = self.disk.resolve(os.path.join(self.folders[-1], path.removesuffix("*") or "."))
         except (OSError, ValueError):
@@ -308,7 +310,7 @@ class Place:
 
     def _find_linked_secrets(self) -> Iterator[tuple[int, int]]:
         closed = {self.root: False}
-        with suppress(TooMuchToLookAtError):
+        with suppress(TooManyNamesError):
             for entry in Disk(MAX_LINKED, self.disk.known).entries_below([self.root]):
                 inside = closed[os.path.dirname(entry.path)] or is_secret_name(entry.name)
                 if entry.is_dir(follow_symlinks=False):
@@ -317,7 +319,7 @@ class Place:
                     yield found[:2]
 
     def why_glob_closed(self, text: str, globs: Sequence[int]) -> Phrase | None:
-        """The same for a glob, with the places of its * ? [: for where it is, and for what it becomes on the disk."""
+        """The same for a glob, with the positions of its * ? [: for its folder, and for what it expands to."""
         key = ("globbed", self.folders, text, tuple(globs))
         return self.disk.remember(key, lambda: self._why_glob_closed(text, globs))
 
@@ -329,7 +331,7 @@ class Place:
         pieces = text.split("/")
         if any(piece[:1] == "." and piece != "." and match_glob(piece, "..") for piece in pieces):
             return Phrase("gate.glob_may_lead_out", path=path)
-        if any(match_glob(piece, each) for piece in pieces for each in AIMS if any(map(str.isalnum, piece))):
+        if any(match_glob(piece, each) for piece in pieces for each in TYPICAL_SECRETS if any(map(str.isalnum, piece))):
             return Phrase("gate.path_may_hold_secrets", path=path)
         for folder in self.folders:
             here = replace(self, folders=(folder,))
@@ -340,7 +342,7 @@ class Place:
         return None
 
     def why_repository(self) -> Phrase | None:
-        """Why git might start something else, from wherever the command may run."""
+        """Why git might start another program, from any folder in which the command may run."""
         keys = [("git", folder) for folder in self.folders]
         found = (self.disk.remember(key, lambda key=key: _why_repository(Path(key[1]), self)) for key in keys)
         return next(filter(None, found), None)
@@ -358,19 +360,19 @@ class Place:
         self, starts: Sequence[str], *, hidden: bool = True, follows: bool = False, only: Sequence[str] = (),
         without: Sequence[str] = (),
     ) -> Phrase | None:  # fmt: skip
-        """Why everything below these folders must not be read. `only` are patterns of the names that are read,
-        `without` those of folders that are left out; `follows`: the program goes where links lead."""
-        # A pattern with marks whose rules differ between programs leaves nothing out.
+        """Why everything below these folders must not be read. `only` are patterns of names that are read, `without`
+        those of folders that are left out; `follows` says that the program follows links."""
+        # A pattern with characters that programs interpret differently leaves nothing out.
         only = [] if any(set("\\[") & set(pattern) for pattern in only) else only
         without = [pattern for pattern in without if not set("\\[?") & set(pattern)]
         tops = tuple(dict.fromkeys(os.path.join(folder, start) for folder in self.folders for start in starts))
         self.disk.spend(len(tops))
-        hidden = hidden or any(map(self._takes_hidden_in, dict.fromkeys(_list_ignore_files(tops))))
+        hidden = hidden or any(map(self._may_include_hidden, dict.fromkeys(_list_ignore_files(tops))))
         key = ("tree", tops, hidden, follows, tuple(only), tuple(without))
         return self.disk.remember(key, lambda: self._why_tree_closed(tops, hidden, follows, only, without))
 
-    def _takes_hidden_in(self, path: str) -> bool:
-        """Whether a file that says what a search leaves out may take files with a dot in again, by a line with !."""
+    def _may_include_hidden(self, path: str) -> bool:
+        """Whether an ignore file may include files with a dot again, by a line with !."""
         return self.disk.exists(path) and self.disk.remember(
             ("ignore", path), lambda: b"!" in (read_config(path) or b"")
         )
@@ -381,7 +383,7 @@ class Place:
         inodes = {inode for _, inode in (*self.own, *self.linked_secrets())}
         for entry in self.disk.entries_below(list(tops), hidden, without):
             link = entry.is_symlink()
-            if not hidden and entry.name in IGNORE_FILES and self._takes_hidden_in(entry.path):
+            if not hidden and entry.name in IGNORE_FILES and self._may_include_hidden(entry.path):
                 return self._why_tree_closed(tops, True, follows, only, without)
             if link and not follows:
                 continue
@@ -397,7 +399,7 @@ class Place:
 
 
 def _identify(path: str) -> tuple[int, int, int] | None:
-    """Device, inode and number of names; None when it is not there."""
+    """Device, inode and number of names; None when the file does not exist."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):
@@ -406,15 +408,15 @@ def _identify(path: str) -> tuple[int, int, int] | None:
 
 
 def _list_ignore_files(tops: Sequence[str]) -> Iterator[str]:
-    """Where a search looks for them above the folders in which it starts."""
+    """The ignore files that a search reads, in the folders where it starts and above."""
     for top in tops:
         for up in (top, *Path(top).parents):
             yield from (os.path.join(up, name) for name in IGNORE_FILES)
 
 
 def read_config(path: str | Path) -> bytes | None:
-    """The beginning of a small file, with a byte more when it is too long; None when it cannot be read. Nothing waits
-    for a pipe."""
+    """The beginning of a small file, with one byte more when it is too long; None when it cannot be read. It does not
+    wait for a pipe."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             return file.read(MAX_CONFIG_BYTES + 1)
@@ -423,8 +425,8 @@ def read_config(path: str | Path) -> bytes | None:
 
 
 def find_odd_line(path: str | Path) -> int:
-    """The number of the first line of a git configuration that is not known to start no program and to hold no
-    password; 0 when there is none."""
+    """The number of the first line of a git configuration that may start a program or hold a password; 0 when there is
+    none."""
     config = read_config(path)
     if config is None:
         return 1
@@ -452,31 +454,31 @@ def scan_folder(folder: str) -> "list[os.DirEntry[str]]":
     try:
         with os.scandir(folder) as entries:
             return list(islice(entries, MAX_LOOKS + 1))
-    except OSError:  # then bash finds nothing there either
+    except OSError:  # bash finds nothing there either
         return []
 
 
-def _why_repository(folder: Path, place: Place) -> Phrase | None:
-    """Why git, started in this folder, might start something else: a repository's own files name programs in many ways,
-    so only a few lines of its configuration are known to be harmless, and nothing in it may lead elsewhere."""
+def _why_repository(folder: Path, scope: CommandScope) -> Phrase | None:
+    """Why git in this folder might start another program. A repository's files can name programs in many ways, so only
+    a few lines of its configuration count as harmless, and nothing in it may lead elsewhere."""
     for up in (folder, *folder.parents):
         git = up / ".git"
-        place.disk.spend(4)
+        scope.disk.spend(4)
         if os.path.lexists(up / "HEAD") and any(map(os.path.lexists, (up / "objects", up / "refs", up / "commondir"))):
             return Phrase("gate.bare_repository", folder=up.name)
         if not os.path.lexists(git):
             continue
-        if str(up) != place.root:
+        if str(up) != scope.root:
             return Phrase("gate.other_repository", folder=up.name)
         try:
-            return _why_git_folder(git, place)
+            return _why_git_folder(git, scope)
         except OSError as error:
             return Phrase("gate.unreadable_repository", reason=error.strerror)
     return None
 
 
-def _why_git_folder(git: Path, place: Place) -> Phrase | None:
-    entries = list(place.disk.entries_below([str(git)]))
+def _why_git_folder(git: Path, scope: CommandScope) -> Phrase | None:
+    entries = list(scope.disk.entries_below([str(git)]))
     files = [path for path in (git / "config", git / "index") if os.path.lexists(path)]
     odd = any(not stat.S_ISREG(path.lstat().st_mode) for path in files)
     if odd or any(entry.is_symlink() for entry in entries) or not stat.S_ISDIR(git.lstat().st_mode):
@@ -494,6 +496,6 @@ def _why_git_folder(git: Path, place: Place) -> Phrase | None:
     if os.path.lexists(index) and index.stat().st_size > MAX_INDEX_BYTES:
         return Phrase("gate.git_index_too_long")
     data = index.read_bytes() if os.path.lexists(index) else b""
-    # The modes of an entry that is a repository of its own, and of one that is left out of the work tree.
+    # The modes of an entry that is itself a repository, and of one that is left out of the work tree.
     inside = os.path.lexists(git.parent / ".gitmodules") or b"\0\0\xe0\0" in data or b"sdir\0\0\0\0" in data
     return Phrase("gate.nested_repositories") if inside else None
