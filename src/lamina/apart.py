@@ -1,4 +1,4 @@
-"""Work that grows with somebody's text, apart from the event loop: others wait for the loop, never for such work.
+"""Work that grows with the length of a text, in threads: other users wait for the event loop, never for such work.
 
 A thread is enough because the work itself never holds the interpreter for long: what C does with a whole text in one
 call (writing JSON, counting) is done in slices, see `lamina.text.json`. It must not be used for what needs the event
@@ -56,8 +56,8 @@ async def run_apart(size: int, work: Callable[P, T], *given: P.args, **named: P.
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-    """A blocking function in a thread of its own that nobody waits for at exit, so a stuck one hinders no other."""
-    loop, kept = asyncio.get_running_loop(), CaughtError()
+    """Run a blocking function in a thread of its own: a stuck one delays no other, and not the end of the process."""
+    loop, caught = asyncio.get_running_loop(), CaughtError()
     done: asyncio.Future[None] = loop.create_future()
     value: list[T] = []
 
@@ -66,9 +66,9 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwarg
             done.set_result(None)
 
     def work() -> None:
-        with kept:
+        with caught:
             value.append(function(*args, **named))
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             loop.call_soon_threadsafe(end)
 
     threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
@@ -77,13 +77,13 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwarg
     except asyncio.CancelledError:
         await asyncio.wait({done}, timeout=GRACE_S)
         raise
-    if kept.error is not None:
-        raise kept.error
+    if caught.error is not None:
+        raise caught.error
     return value[0]
 
 
 class CaughtError:
-    """Keeps whatever a stranger's code raises in its block, but for what has to pass."""
+    """Catches whatever code that is not ours raises in its block, except for the classes that must pass."""
 
     def __init__(self, *passing: type[BaseException]) -> None:
         self.passing = passing

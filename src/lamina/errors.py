@@ -7,11 +7,11 @@ LaminaError
 ├── PromptError        text that would blur the structure of the prompt
 ├── LayerError         a layer that is unknown, of a wrong type or cannot be read
 │   └── InstructionsError a file of instructions or rules that is missing, unreadable or not to be trusted
-├── OwnerError         a segment that belongs to somebody else
+├── OwnerError         a segment that belongs to another owner
 ├── CounterError       a token counter that is unknown, missing or gives no count
 ├── EmbedderError      an embedder that is missing, cannot be reached or gives no vectors
 ├── ProviderError      a model's answer that could not be had, or not to its end
-│   ├── ConnectError   nobody could be reached, or the connection ended before any answer
+│   ├── ConnectError   the server was not reached, or the connection ended before any answer
 │   ├── RateLimitError the provider asks to wait; `retry_after` says how long, where it is known
 │   ├── RejectedError  the provider refused the request; `provider_status` is its HTTP status
 │   ├── StalledError   nothing more came before a deadline
@@ -22,7 +22,7 @@ LaminaError
 ├── StoreError         the store cannot be used: in use, full, damaged, unreachable
 │   ├── StoreBusyError another process owns the store
 │   ├── StoreDamagedError its file is damaged, cut off or gone; `hint` names the commands to recover what is left
-│   └── LeaseError     a turn or job that ended already, or that somebody else holds by now
+│   └── LeaseError     a turn or job that ended already, or that another process holds by now
 ├── NotFoundError      what was asked for is not there, or not the asker's
 ├── MemoryFormError    a model's answer that is not in the form asked for: facts or a summary
 ├── SettingsError      a setting with a value that cannot be used
@@ -100,7 +100,7 @@ class LayerError(LaminaError, ValueError):
 
 
 class InstructionsError(LayerError):
-    """`path` is the file to check. It lies on our side of the wire, so no client is to blame for it."""
+    """`path` is the file to check. It is on the server, so no client is to blame for it."""
 
     status = 500
 
@@ -200,14 +200,14 @@ ABSENT = "error.absent"
 
 
 class NotFoundError(LaminaError, LookupError):
-    """One hint, `ABSENT`, for what is not there and what belongs to somebody else: an id must not tell which."""
+    """One hint, `ABSENT`, for what is not there and what belongs to another owner: an answer must not reveal which."""
 
     exit_code = 2
     status = 404
 
 
 class MemoryFormError(LaminaError, ValueError):
-    """Asked again, the model may answer in the right form, so whoever runs the job tries again."""
+    """Asked again, the model may answer in the right form, so the worker tries the job again."""
 
     status = 502
 
@@ -225,15 +225,15 @@ class InputError(LaminaError, ValueError):
 def format_value(value: object, limit: int = 80) -> str:
     """A value as an error message shows it: its repr, shortened, never failing."""
     try:
-        text = repr(_shortened(value, [limit]))
+        text = repr(_shorten(value, [limit]))
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError):
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _shortened(value: object, left: list[int]) -> object:
-    """No more of a value than an error message has room for: its repr may be as long as somebody's request."""
+def _shorten(value: object, left: list[int]) -> object:
+    """No more of a value than an error message has room for: its repr may be as long as a request."""
     left[0] -= 1
     if isinstance(value, str | bytes):
         room = max(left[0], 0) + 2
@@ -241,8 +241,8 @@ def _shortened(value: object, left: list[int]) -> object:
         return value[:room]
     if type(value) in (list, tuple):
         items = takewhile(lambda _: left[0] >= 0, cast("list[object]", value))
-        return cast("type[list[object]]", type(value))(_shortened(one, left) for one in items)
+        return cast("type[list[object]]", type(value))(_shorten(one, left) for one in items)
     if type(value) is dict:
         fields = takewhile(lambda _: left[0] >= 0, cast("dict[object, object]", value).items())
-        return {_shortened(name, left): _shortened(one, left) for name, one in fields}
+        return {_shorten(name, left): _shorten(one, left) for name, one in fields}
     return value

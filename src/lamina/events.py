@@ -1,5 +1,5 @@
-"""What a turn streams, for `async for event in session.ask("…")`: begun once, then texts, tool calls and their results,
-notices and usages as they come, and ended once.
+"""What a turn streams, for `async for event in session.ask("…")`: it begins once, then come texts, tool calls and their
+results, notices and usages as they happen, and it ends once.
 """
 
 from lamina.types import Began, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage

@@ -18,7 +18,7 @@ except ImportError:
     fcntl = None
 
 HELD = ".held"
-"""What the name of the file ends with that is locked where there is no `fcntl`."""
+"""The ending of the file that is locked instead where there is no `fcntl`."""
 MAX_WAIT_S = 3_600
 BINARY: int = getattr(os, "O_BINARY", 0)
 """For `os.open`: Windows changes ends of lines without it."""
@@ -27,11 +27,12 @@ NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
 
 
 def take_lock(handle: int, path: str, *, wait: bool = False) -> Callable[[], None]:
-    """Lock the open file `handle`, whose name is `path`, and return what lets go of it; call that before closing it.
+    """Lock the open file `handle`, whose name is `path`, and return a function that unlocks it, to be called before the
+    file is closed.
 
     It is a `BlockingIOError` when another process, or another place in this one, has the lock and we do not `wait`. The
-    system ends the lock with the process, however that ends. Without `fcntl` it is an empty SQLite database beside the
-    file that is locked: SQLite knows how each system locks files.
+    system ends the lock with the process, however that ends. Without `fcntl` an empty SQLite database beside the file
+    is locked instead: SQLite knows how each system locks files.
     """
     if fcntl:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -69,7 +70,7 @@ def sync_folder(path: str) -> None:
 
 
 def handle_signal(loop: "asyncio.AbstractEventLoop", number: int, callback: Callable[[], object]) -> Callable[[], None]:
-    """Call back in the event loop when a signal comes; returns what makes it as it was before."""
+    """Call back in the event loop when a signal comes; returns a function that restores the handler before."""
     before = signal.getsignal(number)
 
     def call_soon(_number: int, _frame: object) -> None:

@@ -49,10 +49,10 @@ Encode = Callable[[Context, Grammar], Receipt]
 
 
 class Provider(Protocol):
-    """Who answers. It gets an assembled context and streams events; what goes wrong is a `ProviderError`.
+    """What answers. It gets an assembled context and streams events; what goes wrong is a `ProviderError`.
 
     The events are texts, then complete calls, then at most one usage, then exactly one done. A generator that is
-    closed or cancelled lets go of its connection at once.
+    closed or cancelled releases its connection at once.
     """
 
     @property
@@ -80,12 +80,12 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and processes. It may be used again afterwards."""
+        """Release connections and processes. It may be used again afterwards."""
         ...
 
 
 Ask = Callable[[ToolCallEvent, Decision], Awaitable[bool | None]]
-"""Somebody who is shown a call and what will run, and says yes or no; None when nobody is there to say it."""
+"""Shows a call and what will run to a person, who says yes or no; None when there is no one to ask."""
 Complete = Callable[[Sequence[Message], Mapping[str, Any] | None], Awaitable[str]]
 """A model for work in the background: messages and the JSON schema of the answer, or None, in; the answer out."""
 

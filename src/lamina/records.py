@@ -1,4 +1,4 @@
-"""What the store keeps, row by row, as frozen values. Plain data: who reads or writes them is not their business."""
+"""What the store keeps, row by row, as frozen values. Plain data: they know nothing of who reads or writes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 from lamina.types import AnyTool, Message, Part, Role, ToolOutput, Trust
 
 MessageState = Literal["streaming", "complete", "interrupted", "failed"]
-"""How far a stored message, or a turn, has come; all but `streaming` are final."""
+"""The state of a stored message or a turn; all but `streaming` are final."""
 TurnProgress = Literal["accepted", "streaming", "complete", "interrupted", "failed"]
 FinalState = Literal["complete", "interrupted", "failed"]
 NOTE = "result"
@@ -142,7 +142,7 @@ class TurnRecord:
 
     @property
     def progress(self) -> TurnProgress:
-        """The state with its beginning told apart: a turn is accepted until something of its answer is there."""
+        """The state, with a turn shown as accepted until the first part of its answer is stored."""
         return "accepted" if self.state == "streaming" and self.begun is None else self.state
 
 
@@ -156,7 +156,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class NewMemory:
-    """A fact to keep, with the turn it came from. What it `supersedes` stays on record and is no longer active."""
+    """A fact to store, with the turn it came from. What it `supersedes` stays on record and is no longer active."""
 
     text: str
     context: str = ""
@@ -206,7 +206,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class RememberedFact:
-    """A fact that somebody gave, whether it was known already, and the older ones whose place it took."""
+    """A fact that a person gave, whether it was known already, and the older ones that it replaced."""
 
     memory: Memory
     known: bool
@@ -235,7 +235,7 @@ class IndexRow:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """What an index must learn to stand at `last`: rows, memories that are gone, and those that nobody indexed yet."""
+    """What brings an index up to `last`: rows, memories that are gone, and those that are not indexed yet."""
 
     rows: tuple[IndexRow, ...]
     gone: tuple[str, ...]
@@ -350,7 +350,7 @@ class SearchHits(list[FoundMessage]):
 
 @dataclass(frozen=True, slots=True)
 class CallerInput:
-    """What a caller brings along himself, beside the words of the turn. Nothing of it says who he is."""
+    """What a caller sends beside the words of the turn. Nothing in it says who the caller is."""
 
     history: tuple[Message, ...] | None = None
     """The chat so far, in place of the stored one; nothing is carried over from one such turn to the next."""
@@ -360,7 +360,7 @@ class CallerInput:
     """Results of calls that the last turn of the stored session left to the caller; the turn goes on from them."""
     system: str = ""
     tools: tuple[AnyTool, ...] = ()
-    """Tools that the caller runs himself: a call of one ends the turn."""
+    """Tools that the caller runs: a call of one ends the turn."""
     options: Mapping[str, Any] = field(default_factory=_mapping)
     """For the provider, in OpenAI's words: temperature, stop, …"""
     max_tokens: int | None = None

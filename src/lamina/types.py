@@ -23,13 +23,13 @@ Form = Literal["plain", "headed", "split"]
 Lang = Literal["en", "zh"]
 FactKind = Literal["preference", "fact", "event", "instruction"]
 DoneReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
-"""Why an answer ended; `other` is whatever a provider says beyond these."""
+"""Why an answer ended; `other` is anything else that a provider says."""
 
 ToolVerdict = Literal["safe", "confirm", "block"]
 """A call runs by itself, runs after a yes, or never."""
 OutcomeState = Literal["done", "failed", "refused", "blocked"]
 Trigger = Literal["initial", "cadence", "window", "compaction", "resume", "change", "model", "workspace"]
-"""Why instructions and rules are injected, as it stands in receipts, traces and the log: first send, every N turns, use
+"""Why instructions and rules are injected, as receipts, traces and the log have it: first send, every N turns, use
 of the window, after a compaction, session taken up again, a file changed, another model, another workspace."""
 NoticeKind = Literal["compaction", "limit", "degraded", "rules", "reads"]
 
@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 """The layers of the system message, in groups as seed 004 numbers them, and the heading of each group. A new layer
 is named here, at its place, and nowhere else."""
 LAYERS = tuple(name for names, _ in GROUPS.values() for name in names)
-"""The layers of the system message, in the order in which they always stand."""
+"""The layers of the system message, in their order."""
 
 
 class TextPart(TypedDict):
@@ -96,9 +96,9 @@ class Layer:
     """One piece of the system message: what it is, its text, and where that came from.
 
     Several layers may share a name (five memories are five layers), each with its own source.
-    `trust="outside"` is text that nobody vouches for; it is fenced when it is assembled.
-    A `volatile` layer changes from turn to turn; cache marks stand before it.
-    `short` and `title` are what may stand in its place when not everything fits.
+    `trust="outside"` is text that no one vouches for; it is fenced when it is assembled.
+    A `volatile` layer changes from turn to turn; cache marks are placed before it.
+    `short` and `title` replace it when not everything fits.
     """
 
     name: str
@@ -360,7 +360,7 @@ RESULT_HINTS = ("tool_output_omitted", "tool_degraded")
 
 
 class ResultHint(NamedTuple):
-    """What lamina itself says of a tool's result. It stands outside of the fence around what the tool said."""
+    """What lamina itself says of a tool's result. It is outside the fence around what the tool said."""
 
     type: str
     body: str

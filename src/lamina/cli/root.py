@@ -9,7 +9,7 @@ import typer
 from lamina import __version__
 from lamina.cli.say import Say
 from lamina.errors import ABSENT, LaminaError
-from lamina.settings import load_settings, spoken
+from lamina.settings import detect_language, load_settings
 from lamina.text.messages import Phrase
 
 MODULES = {
@@ -74,7 +74,7 @@ def _default_language() -> str:
     try:
         return load_settings().lang
     except LaminaError:  # the command itself reports broken settings
-        return spoken()
+        return detect_language()
 
 
 def _fold_help() -> None:

@@ -130,21 +130,11 @@ class _BodyReader(JsonReader):
         if self._values > MAX_VALUES:
             raise HttpError(413, "body.too_many_values", kind="too_large", limit=MAX_VALUES)
 
-    def check_name(self, name: str, inner: Mapping[str, Any]) -> None:
-        if name in inner:
-            raise AmbiguousJsonError("json.repeated_name", name=format_value(name))
-
     def check_text(self, piece: str) -> None:
         try:
             piece.encode()
         except UnicodeEncodeError as error:
             raise _lone_surrogate(error) from None
-
-    def read_constant(self, name: str) -> Any:
-        return read_strict_json(name)
-
-    def read_float(self, text: str) -> float:
-        return read_strict_json(text)
 
 
 # Values as types

@@ -131,7 +131,7 @@ def _excludes(new: Frame, old: Frame) -> bool:
     if set(new.value) <= set(old.value) or set(old.value) <= set(new.value):
         return False  # "Berlin" and "Berlin with my wife": one says more, neither says otherwise
     if is_chinese("".join(new.value)) != is_chinese("".join(old.value)):
-        return False  # 柏林 and Berlin: nobody here knows whether these are two
+        return False  # 柏林 and Berlin: it is not known whether these are two
     if new.scale != old.scale:
         return False  # a city and its country, a city and its district
     return new.sole or new.changed or _alike(new.value, old.value)

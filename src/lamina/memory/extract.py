@@ -80,7 +80,7 @@ def facts_by_rules(user: str, assistant: str, *, said: date | None, from_memory:
 
 
 def _find_worthy(sentence: str) -> list[tuple[str, Worth]]:
-    """One fact a record: the clauses where each of them stands alone, else the sentence."""
+    """One fact a record: the clauses where each of them is complete, else the sentence."""
     if GAP in sentence or is_supposed(sentence):
         return []
     if is_question(sentence) or re.search(r"[?？]", sentence):

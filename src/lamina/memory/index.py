@@ -1,6 +1,6 @@
 """One owner's memories as an index in memory: packed rows in, ranked hits out, exact and in a stable order.
 
-Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, who stands beside whom.
+Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, its neighbours.
 A packed row is a header and one number a term: 40 bits of hash, how much the term says by its form, how often it is in
 the text and in the speaker's name. No I/O and no clock: a store keeps the rows, the caller says what day it is. Needs
 numpy (extra `memory`).
@@ -53,7 +53,7 @@ _MAX_SEGMENTS = 8
 SATURATION, LENGTH_WEIGHT, LENGTH_PAIRS = 1.0, 0.5, 0.8
 """The longer a text, the less a word in it counts; a pair of characters still less: a long text has many by chance."""
 NEIGHBOURS = ((-1, 0.4), (1, 0.3), (-2, 0.25), (2, 0.15), (-3, 0.15), (3, 0.1), (-4, 0.1))
-"""How much a word counts that stands not here but that many turns away."""
+"""How much a word counts that is that many turns away."""
 ANSWER_BONUS = 1.5
 """How much more the turn before counts when it asks something: what it asks about is said here."""
 SAME_TOPIC_COSINE = 0.4
@@ -170,7 +170,7 @@ def pack_terms(header: int, own: Counter[str], said_by: Counter[str]) -> bytes:
 
 
 def terms_of(row: IndexRow) -> tuple[TermHashes, Floats, Floats]:
-    """The keys of a row's own terms, how often each stands there, and what each says by its form."""
+    """The keys of a row's own terms, how often each occurs, and what each says by its form."""
     records = np.frombuffer(row.terms, dtype="<u8")[1:].astype(np.uint64, copy=False)
     count: Floats = ((records >> _COUNT) & _BYTE).astype(np.float32)
     own = count > 0
@@ -440,7 +440,7 @@ class Index:
     def _terms_of_leaders(
         self, lead: Floats, view: _View, asked: TermHashes, shorter: Floats
     ) -> tuple[list[int], Floats]:
-        """The terms of the rows that lead, and what each is worth by its form and by how often it stands there."""
+        """The terms of the rows that lead, and what each is worth by its form and by how often it occurs."""
         heard: dict[int, float] = {}
         best = _best_rows(lead, view.change, ECHO_ROWS)
         for n in best:
@@ -472,7 +472,7 @@ class Index:
 
 
 def _sum_neighbours(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
-    """What stands in the rows around: each distance in its own weight, as far as they belong together."""
+    """What the rows around contain: each distance in its own weight, as far as they belong together."""
     near = np.zeros_like(tf)
     for offset, share in NEIGHBOURS:
         back = abs(offset)
@@ -487,7 +487,7 @@ def _sum_neighbours(tf: Floats, view: _View, ties: Sequence[Floats]) -> Floats:
 
 
 def _find_dialogues(view: _View) -> NDArray[np.bool_]:
-    """Which rows stand in a session where more than one voice speaks."""
+    """Which rows are in a session where more than one voice speaks."""
     _, at = np.unique(view.session, return_inverse=True)
     low, high = np.full(at.max(initial=-1) + 1, 256), np.zeros(at.max(initial=-1) + 1, np.int64)
     spoken = view.voice > 0

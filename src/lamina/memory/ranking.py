@@ -31,7 +31,7 @@ QUESTION_PENALTY = 0.15
 """What a row that asks something loses: who asks does not tell."""
 RECENT, RECENT_DAYS, IMPORTANT = 0.25, 20.0, 0.15
 LEANING, LEANING_ROWS, LEANING_DAYS = 2.0, 10, 50.0
-"""Where the best LEANING_ROWS are newer than rows are, what is asked lies in newer ones, which gain by how much."""
+"""Where the best LEANING_ROWS are newer than rows are, the question is about newer ones, which gain by how much."""
 CONTINUING, CONTINUING_DAYS = 0.25, 100.0
 """What newness adds, as a share of the best score, to words that go on with something."""
 SHORT_DAYS = 14
@@ -234,7 +234,7 @@ def _score_meaning(query: Query, evidence: Evidence) -> Floats:
 
 
 def _score_days(asked: list[DaySpan], evidence: Evidence) -> Floats:
-    """How well a row's own day, or a day it speaks of, lies in a span that the question names."""
+    """How well a row's own day, or a day it speaks of, is in a span that the question names."""
     fit = np.zeros(len(evidence.there), np.float32)
     for first, last in [pair for span in asked for pair in _as_ordinals(span, evidence.day)]:
         inside = evidence.dated & (evidence.day >= first) & (evidence.day < last)

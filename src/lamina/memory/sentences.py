@@ -1,6 +1,6 @@
-"""What somebody said in his own words, sentence by sentence, in English and Chinese.
+"""What people say in their own words, sentence by sentence, in English and Chinese.
 
-Pure. Leaves out what is not his: code, quotations, pasted documents, and whatever stands inside tags, lamina's own
+Pure. Leaves out what is not theirs: code, quotations, pasted documents, and whatever is inside tags, lamina's own
 fences among them. It does not judge what a sentence is worth.
 """
 
@@ -13,7 +13,7 @@ GAP = "\ufffc"
 """Stands where something was taken out; a sentence that holds it is not whole."""
 
 MAX_TEXT = 20_000
-"""Nobody types more than this; a longer message is a document."""
+"""No one types more than this; a longer message is a document."""
 MAX_LATIN, MAX_CJK = 1_200, 500
 """Above this a message is taken for pasted, except for what frames it."""
 MAX_SENTENCE = 300
@@ -127,7 +127,7 @@ _OWN_HEAD = re.compile(
 
 
 def _leads_elsewhere(line: str) -> bool:
-    """Whether a line ends with a colon and what follows it may be somebody else's: all that is not plainly his own."""
+    """Whether a line ends with a colon and what follows it may be someone else's: all that is not the user's."""
     end = _COLON.search(line)
     if not end:
         return False
@@ -136,7 +136,7 @@ def _leads_elsewhere(line: str) -> bool:
 
 
 def own_words(text: str) -> str:
-    """The text without what somebody else wrote. What goes leaves a mark, so that no sentence closes over it."""
+    """The text without what someone else wrote. What goes leaves a mark, so that no sentence closes over it."""
     if len(text) > MAX_TEXT:
         return ""
     text = _CODE_BLOCK.sub(f"\n{GAP}\n", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -421,6 +421,6 @@ def _check_kind(kind: str) -> FactKind:
 def _read_fenced_text(tile: str) -> list[str]:
     """The text inside the fence of a tile, which is a piece of a JSON string."""
     _, opened, rest = tile.partition("<data-")
-    _, begun, inside = rest.partition(r">\n")
+    _, started, inside = rest.partition(r">\n")
     text, ended, _ = inside.rpartition(r"\n</data-")
-    return [str(json.loads(f'"{text}"'))] if opened and begun and ended else []
+    return [str(json.loads(f'"{text}"'))] if opened and started and ended else []

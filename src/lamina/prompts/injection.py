@@ -111,7 +111,7 @@ class InjectionState:
     kept: tuple[InjectedFile, ...] = ()
     """The files that were injected last."""
     warned: bool = False
-    """The session was told that there are no rules."""
+    """A notice that there are no rules was given in this session."""
 
     counters: Mapping[str, int] = field(default_factory=lambda: asdict(Counters()), compare=False)
 
@@ -204,7 +204,7 @@ class PromptEnvelope:
 
     @property
     def user(self) -> UserInput:
-        """The user's message beside `system`: a later injection and the phase prompt stand in front of the words."""
+        """The user's message beside `system`: a later injection and the phase prompt come before the words."""
         return self._before_user([None if self.first else self.injection, self.phase_prompt])
 
     @property
@@ -343,7 +343,7 @@ class SystemPromptManager:
         self.counters.failed_in_a_row = 0
 
     def note(self, reason: Literal["compaction", "resume"]) -> None:
-        """The model may have lost what it was told: bring everything with the next turn."""
+        """The model may no longer see its instructions: repeat everything with the next turn."""
         if reason not in ("compaction", "resume"):
             raise LayerError("injection.unknown_reason", value=format_value(reason))
         self._since += (reason,)

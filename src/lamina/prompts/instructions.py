@@ -92,7 +92,7 @@ class Loaded:
 
 
 class Checked(NamedTuple):
-    """What a check found: the files that can be read, all faults, and what may be a slip."""
+    """What a check found: the files that can be read, all faults, and what may be a mistake."""
 
     files: tuple[InstructionFile, ...]
     faults: tuple[InstructionsError, ...]
@@ -395,7 +395,7 @@ class InstructionFiles:
         yield from found.values()
 
     def _check_folder(self, missing: Missing, path: str) -> None:
-        """That a nested file is not there is well; that its folder is not there is a slip."""
+        """A nested file may be missing; a folder that is missing is a mistake."""
         folder = posixpath.dirname(path)
         if path in self._nested and missing.path != path and not os.path.isdir(self.workspace.full(folder)):
             raise self.workspace.refusal(folder, "workspace.file_missing", hint="instructions.check_working_folder")

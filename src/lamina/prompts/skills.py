@@ -98,7 +98,7 @@ def _read_head(head: Mapping[str, Any], folder: str) -> tuple[dict[str, Any], li
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without aliases: a few hundred bytes of them can stand for gigabytes."""
+    """YAML without aliases: a few hundred bytes of them can expand to gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType] -- PyYAML has no types for it

@@ -172,7 +172,7 @@ def chat_sources(
 
 
 class FunctionSource:
-    """A function that somebody registered: text, a layer, several, or nothing."""
+    """A registered function: it gives text, a layer, several, or nothing."""
 
     def __init__(self, function: SourceFunction, called: str, *, layer: str, trust: Trust, optional: bool) -> None:
         if layer not in LAYERS:

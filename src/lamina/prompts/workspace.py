@@ -24,7 +24,7 @@ AnyPath = str | os.PathLike[str]
 FileKey = tuple[int, int, int, int, int]
 Trail = dict[str, int]
 Folders = dict[str, FileKey | None]
-"""Folders and what tells that their names are still the same; None where it cannot be told."""
+"""Folders and the keys that show that their names are still the same; None where that cannot be known."""
 
 MAX_BYTES = 256 * 1024
 MAX_LINKS = 40
@@ -210,7 +210,7 @@ class Workspace:
         raise self.refusal(path, "workspace.keeps_changing")
 
     def check(self, path: str, found: str, info: os.stat_result) -> None:
-        """Whether what lies there may be read. `found` is where the links led, as long as it is not opened yet."""
+        """Whether what is there may be read. `found` is where the links led, as long as it is not opened yet."""
         mode = info.st_mode
         if not modes.S_ISREG(mode):
             raise self.refusal(path, NOT_REGULAR.get(modes.S_IFMT(mode), "workspace.is_device"))
@@ -239,7 +239,7 @@ class Workspace:
 
 class _Walk:
     """One way from the root to a file. Each name is opened below the handle of the folder before it and never followed
-    by the system, so whatever is swapped meanwhile, the way cannot leave the root."""
+    by the system, so whatever is swapped in the meantime, the walk cannot leave the root."""
 
     def __init__(self, workspace: Workspace, path: str, trail: Trail | None) -> None:
         self.workspace = workspace
@@ -269,7 +269,7 @@ class _Walk:
 
     def _open_by_path(self) -> int | Missing:
         """Where nothing can be opened below a handle (Windows): by its resolved path, which is looked at once more when
-        the file is open. A link that somebody swaps in between the two looks is refused then."""
+        the file is open. A link that is swapped in between the two checks is refused then."""
         root = os.path.realpath(self.workspace.root)
         for depth in range(1, len(self.ahead) + 1):
             if not os.path.lexists(os.path.join(root, *self._first(depth))):
@@ -321,7 +321,7 @@ class _Walk:
     def _file(self, name: str, linked: bool) -> int | None:
         info = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
         if modes.S_ISLNK(info.st_mode):
-            if not self._follow(name):  # it is no link any more: look again
+            if not self._follow(name):  # it is no longer a link: look again
                 self.ahead.append((name, linked))
             return None
         found = "/".join((*self.passed, name))
@@ -331,14 +331,14 @@ class _Walk:
         except OSError as error:
             if error.errno not in _LINK:
                 raise
-            self.ahead.append((name, linked))  # it has become a link meanwhile: look again
+            self.ahead.append((name, linked))  # it has become a link: look again
             return None
 
     def _follow(self, name: str) -> bool:
         try:
             target = os.readlink(name, dir_fd=self.folder)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # no link, so it is really no folder
+            if error.errno == errno.EINVAL:  # not a link, so it really is not a folder
                 return False
             raise self._refusal("workspace.unreadable_link", reason=error.strerror) from None
         self.links += 1

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lamina.errors import SettingsError, format_value
 from lamina.portable import BINARY, NONBLOCK
@@ -19,9 +19,6 @@ from lamina.settings.environment import process_environment
 from lamina.settings.readers import HOSTED, READERS
 from lamina.text.messages import Phrase
 from lamina.types import Form, Grammar, Key, Lang, Layout, Share
-
-if TYPE_CHECKING:
-    from pathlib import Path  # it loads urllib, and `from lamina import Settings` is to be quick
 
 FILE = "lamina.toml"
 MAX_FILE_BYTES = 64 * 1024
@@ -218,7 +215,7 @@ class Settings:
     """Where each setting that was read came from, by its name. Not a setting."""
 
     def __post_init__(self) -> None:
-        """Values from Python are checked like those from elsewhere. What was read is read once more, and stays."""
+        """Values from Python are checked like those from elsewhere; checking what was read changes nothing."""
         for setting in fields(self):
             value = getattr(self, setting.name)
             if setting.name in PLAIN and value != setting.default:
@@ -228,17 +225,17 @@ class Settings:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, *, channel: str = "cli") -> "Settings":
         """From the variables `LAMINA_…` alone; no file is read."""
-        return _read_settings("", environ, channel)
+        return load_settings("", environ, channel)
 
     @classmethod
     def from_file(cls, folder: "str | os.PathLike[str]" = ".", *, channel: str = "cli") -> "Settings":
         """From the `lamina.toml` in a folder alone; keys and addresses it cannot hold."""
-        return _read_settings(os.fspath(folder), {}, channel)
+        return load_settings(folder, {}, channel)
 
     @classmethod
     def load(cls, folder: "str | os.PathLike[str]" = ".", *, channel: str = "cli") -> "Settings":
         """From the file and the environment, which wins: what the command line and `App.open()` do."""
-        return _read_settings(os.fspath(folder), None, channel)
+        return load_settings(folder, None, channel)
 
 
 PLAIN = frozenset(READERS) - {"shares", "telegram_allow", "telegram_token", "telegram_users", "user"}
@@ -250,21 +247,17 @@ def setting_names() -> list[str]:
 
 
 def load_settings(
-    folder: "Path | None" = None, environ: Mapping[str, str] | None = None, channel: str = "cli"
+    folder: "str | os.PathLike[str]" = ".", environ: Mapping[str, str] | None = None, channel: str = "cli"
 ) -> Settings:
-    """The settings of one channel, started in `folder`."""
-    return _read_settings(os.fspath(folder or "."), environ, channel)
-
-
-def _read_settings(folder: str, environ: Mapping[str, str] | None, channel: str) -> Settings:
-    """From the file of a folder, unless that is empty, and from the environment."""
+    """The settings of one channel: from the file of a folder, unless that is empty, and from the environment."""
+    folder = os.fspath(folder)
     environ = process_environment() if environ is None else environ
     if channel not in CHANNELS:
         raise SettingsError(
             "settings.unknown_channel", hint="settings.known", name=format_value(channel), known=list(CHANNELS)
         )
     folder = _absolute(folder) if folder else ""
-    found = [*(_file_values(folder, channel) if folder else ()), *_variables(environ, channel)]
+    found = [*(_file_values(folder, channel) if folder else ()), *_environment_values(environ, channel)]
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, value, where in found:
@@ -272,9 +265,9 @@ def _read_settings(folder: str, environ: Mapping[str, str] | None, channel: str)
         if where.startswith(FILE):
             values[name] = _check_file_value(folder, name, values[name], where)
     if not values.get("lang"):
-        values["lang"] = spoken(environ)
+        values["lang"] = detect_language(environ)
     if not values.get("store"):
-        origin.pop("store", None)  # empty is as if nobody had set it
+        origin.pop("store", None)  # an empty value counts as none
     _fill_defaults(values, environ)
     return Settings(**values, home=folder, environ=dict(environ), origin=origin)
 
@@ -297,20 +290,20 @@ def _check_file_value(folder: str, name: str, value: Any, where: str) -> Any:
     return value
 
 
-def spoken(environ: Mapping[str, str] | None = None) -> str:
-    """The language that the environment asks for, also where the settings cannot be read: somebody is to hear why."""
+def detect_language(environ: Mapping[str, str] | None = None) -> str:
+    """The language that the environment asks for, also where the settings cannot be read: the error is shown in it."""
     environ = process_environment() if environ is None else environ
     asked = (environ.get(name) for name in ("LAMINA_LANG", "LC_ALL", "LC_MESSAGES", "LANG"))
     return "zh" if next(filter(None, asked), "").lower().startswith("zh") else "en"
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> str:
-    """Where lamina keeps things of the user's own. Never a relative folder: that would be the repository's."""
+    """Where lamina keeps a user's own files. Never a relative folder: that would be in the repository."""
     return _user_folder(environ, "XDG_STATE_HOME", ".local", "state")
 
 
 def default_store(environ: Mapping[str, str] | None = None) -> str:
-    """The store of those who name none."""
+    """The store that is used where none is named."""
     return os.path.join(_user_folder(environ, "XDG_DATA_HOME", ".local", "share"), "lamina.db")
 
 
@@ -326,19 +319,19 @@ def _user_folder(environ: Mapping[str, str] | None, variable: str, *below_home: 
 
 
 def fill_places(settings: Settings) -> Settings:
-    """Settings that were written in Python, with the places of the user's own things that they do not name."""
+    """Settings that were written in Python, with the default places of the store and of approvals filled in."""
     environ = settings.environ or None
     store, approvals = settings.store or default_store(environ), settings.approvals or default_approvals(environ)
     return replace(settings, store=store, approvals=approvals)
 
 
 def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Where things of the user's own are, unless a setting says so."""
+    """The user's own store, approvals, key and name, where no setting gives them."""
     values["approvals"] = values.get("approvals") or default_approvals(environ)
     values["store"] = values.get("store") or default_store(environ)
     name = values.get("provider", "")
     if name in HOSTED and not values.get("api_key") and not values.get("base_url"):
-        values["api_key"] = environ.get(f"{name.upper()}_API_KEY", "")  # a key goes to whom it is for, and nowhere else
+        values["api_key"] = environ.get(f"{name.upper()}_API_KEY", "")  # a key is sent to its own provider only
     values["user"] = values.get("user") or environ.get("USER") or environ.get("LOGNAME") or "me"
 
 
@@ -379,8 +372,8 @@ def _file_values(folder: str, channel: str) -> list[tuple[str, Any, str]]:
     return [*found, *own]
 
 
-def _variables(environ: Mapping[str, str], channel: str) -> list[tuple[str, str, str]]:
-    """What the environment says, the channel's own variables last. A variable that means nothing is a slip."""
+def _environment_values(environ: Mapping[str, str], channel: str) -> list[tuple[str, str, str]]:
+    """What the environment says, the channel's own last. An unknown variable is an error: it may be a typo."""
     plain = {f"LAMINA_{name.upper()}": name for name in READERS}
     every = {f"LAMINA_{one.upper()}_{name.upper()}": (one, name) for one in CHANNELS for name in READERS}
     for variable in environ:

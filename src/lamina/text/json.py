@@ -137,7 +137,7 @@ read_strict_json: Callable[[str], Any] = json.JSONDecoder(
 
 
 class JsonReader:
-    """Reads a long text of JSON. Nothing it calls takes more than a slice at once. A subclass may refuse more."""
+    """Reads a long text of strict JSON. No call takes more than a slice at once. Subclasses may refuse more."""
 
     def __init__(self, text: str, slice_size: int = SLICE_SIZE) -> None:
         self._text, self._size = text, slice_size
@@ -149,17 +149,8 @@ class JsonReader:
     def check_value(self) -> None:
         """Called before each value and each name."""
 
-    def check_name(self, name: str, inner: Mapping[str, Any]) -> None:
-        """Of a name, before it is put into its object."""
-
     def check_text(self, piece: str) -> None:
         """Of a piece of a text, with its escapes read."""
-
-    def read_constant(self, name: str) -> Any:
-        self._fail("Expecting value")
-
-    def read_float(self, text: str) -> float:
-        return float(text)
 
     def read(self) -> Any:
         """The one value of the text."""
@@ -215,7 +206,8 @@ class JsonReader:
             self._fail("Expecting property name enclosed in double quotes")
         self.check_value()
         name = self._read_text()
-        self.check_name(name, inner)
+        if name in inner:
+            raise AmbiguousJsonError("json.repeated_name", name=format_value(name))
         if self._skip_blanks() != ":":
             self._fail("Expecting ':' delimiter")
         self._at += 1
@@ -233,7 +225,7 @@ class JsonReader:
             return _WORDS[sign][1]
         for constant in ("NaN", "Infinity", "-Infinity"):
             if self._text.startswith(constant, self._at):
-                return self.read_constant(constant)
+                _refuse_constant(constant)
         return self._read_number()
 
     def _read_number(self) -> int | float:
@@ -243,7 +235,7 @@ class JsonReader:
         if found.end() - self._at > _MAX_DIGITS:
             raise ValueError
         self._at = found.end()
-        return self.read_float(found[0]) if found[1] or found[2] else int(found[0])
+        return _read_finite(found[0]) if found[1] or found[2] else int(found[0])
 
     def _read_text(self) -> str:
         text, begin = self._text, self._at + 1

@@ -32,7 +32,7 @@ def is_known(code: str) -> bool:
 class Phrase:
     """Something to say to a person: a code, and the values that its text has slots for.
 
-    A code that no catalogue has is text of somebody else's (an error of your own tool, say) and is shown as it is.
+    A code that no catalogue has is text from elsewhere (an error of your own tool, say) and is displayed as it is.
     """
 
     __slots__ = ("code", "values")
@@ -50,7 +50,7 @@ class Phrase:
         return first + "".join(self._fill(piece, lang) for piece in pieces)
 
     def _fill(self, piece: str, lang: str) -> str:
-        """What stands behind an opening brace: a slot and the text after it, or plain text."""
+        """What follows an opening brace: a slot and the text after it, or plain text."""
         name, closed, rest = piece.partition("}")
         return f"{_value(self.values[name], lang)}{rest}" if closed and name in self.values else f"{{{piece}"
 
@@ -70,7 +70,7 @@ class Phrase:
         return cls(code, **{name: cast(Value, _restored(one)) for name, one in fields.items()})
 
     def map_text(self, change: Callable[[str], str]) -> "Phrase":
-        """The same with every text in it changed: the values, and a code that is somebody else's text."""
+        """The same with every text in it changed: the values, and a code that is text from elsewhere."""
         return Phrase(change(self.code), **{name: _map(value, change) for name, value in self.values.items()})
 
     def dump(self) -> str:
@@ -108,7 +108,7 @@ class Phrase:
 
     @classmethod
     def of(cls, said: "str | Phrase") -> "Phrase":
-        """A phrase as it is; anything else is text of somebody else's."""
+        """A phrase as it is; anything else is text from elsewhere."""
         return said if isinstance(said, Phrase) else cls(said)
 
     def __str__(self) -> str:

@@ -210,7 +210,7 @@ def is_paired(term: str) -> bool:
 
 
 LEAST_WEIGHT = 0.05
-"""That of a stop character alone: it stands in nearly every sentence, so two texts that share only it share nothing."""
+"""That of a stop character alone: it is in nearly every sentence, so two texts that share only it share nothing."""
 
 
 @lru_cache(maxsize=65536)

@@ -78,7 +78,7 @@ WELCOME = (
     rf"\u034f(?=[{COMBINING}])",
     rf"(?<={LETTER})\xad(?={LETTER})",
 )
-"""Where hidden characters belong. None of these lets two of them stand side by side."""
+"""Where hidden characters belong. None of these allows two of them side by side."""
 
 FEW_VARIANTS, MANY_LETTERS = 8, 10
 """Selectors for the variant of an ideograph are for rare names: this many on a line, or one in so many characters. More
@@ -101,7 +101,7 @@ WHY = (
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """One hidden character: where it stands (counted from 1), what it is, and why it does not belong there."""
+    """One hidden character: its place (counted from 1), what it is, and why it does not belong there."""
 
     line: int
     column: int
@@ -115,7 +115,7 @@ class Hidden:
 
 
 def hidden_characters(text: str) -> list[Hidden]:
-    """Every hidden character that does not belong where it stands, in the order of the text."""
+    """Every hidden character that does not belong in its place, in the order of the text."""
     if not ANY.search(text):
         return []
     return [
