@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from lamina.errors import InputError
 from lamina.memory.ranking import (
     Evidence,
+    Floats,
     Fused,
+    Ints,
     Query,
     add_echo,
     continues_work,
@@ -34,8 +36,6 @@ from lamina.text.dates import find_day_spans
 from lamina.text.messages import Phrase
 from lamina.text.terms import LEAST_WEIGHT, is_paired, normalize_text, split_terms, term_weight
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 TermHashes = NDArray[np.uint64]
 
 _LENGTH_UNIT = 16
