@@ -2,8 +2,7 @@
 
 Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, its neighbours.
 A packed row is a header and one number a term: 40 bits of hash, how much the term says by its form, how often it is in
-the text and in the speaker's name. No I/O and no clock: a store keeps the rows, the caller says what day it is. Needs
-numpy (extra `memory`).
+the text and in the speaker's name. No I/O and no clock; a store keeps the rows. Needs numpy (extra `memory`).
 """
 
 import zlib
