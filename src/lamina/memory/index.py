@@ -2,8 +2,7 @@
 
 Everything is derived from the rows of this owner alone: how rare a word is, how long a text is, its neighbours.
 A packed row is a header and one number a term: 40 bits of hash, how much the term says by its form, how often it is in
-the text and in the speaker's name. No I/O and no clock: a store keeps the rows, the caller says what day it is. Needs
-numpy (extra `memory`).
+the text and in the speaker's name. No I/O and no clock; a store keeps the rows. Needs numpy (extra `memory`).
 """
 
 import zlib
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 from lamina.errors import InputError
 from lamina.memory.ranking import (
     Evidence,
+    Floats,
     Fused,
+    Ints,
     Query,
     add_echo,
     continues_work,
@@ -34,8 +35,6 @@ from lamina.text.dates import find_day_spans
 from lamina.text.messages import Phrase
 from lamina.text.terms import LEAST_WEIGHT, is_paired, normalize_text, split_terms, term_weight
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 TermHashes = NDArray[np.uint64]
 
 _LENGTH_UNIT = 16

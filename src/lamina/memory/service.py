@@ -65,8 +65,7 @@ PATTERNS_PER_CHARACTER = 40
 MIN_SCORE_SHARE = 0.35
 """A memory found with less than this share of the best one's score is noise beside it."""
 SUMMARY_ATTEMPTS, FACT_ATTEMPTS = 3, 100
-"""How often a summary is written again because facts were forgotten while it was written, and a fact compared again
-because others were added."""
+"""How often a summary or a fact is tried again because memories changed in between."""
 FROM_MEMORY: tuple[str, ...] = ("memory", "collected", "summary")
 """The layers of [3] and [4]."""
 SUMMARY_JOB = "summary"
@@ -92,8 +91,7 @@ def _shorten_query(words: str) -> str:
 
 
 def _read_words(rows: Sequence[StoredMessage], role: str) -> str:
-    """What the user or the assistant said in a turn, cut where it is longer than anybody types; what remains is still
-    recognised as too long."""
+    """What the user or the assistant said in a turn, cut at a length that is still recognised as a document."""
     said = "\n".join(row.text for row in rows if row.role == role)
     return join_surrogates(said[: MAX_TEXT + 1]).replace("\0", " ")
 
@@ -264,8 +262,7 @@ class MemoryService:
         return await self._store.memories.forget(self.owner, ids, places=places, told=told, then=summary_job)
 
     async def _find_positions(self, texts: Sequence[str]) -> Sequence[MessagePosition]:
-        """Where else these facts were said, by the owner or to them: a known fact is not learnt again, so the memory
-        itself does not know all places."""
+        """Where else these facts were said: a memory knows only the place where it was first learnt."""
         places: dict[MessagePosition, None] = {}
         for text in texts:
             for one in await self._store.sessions.search(self.owner, telling_words(text), limit=MAX_SEARCHED_ROWS):
