@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lamina.cli.common import short_id
+from lamina.cli.view import short_id
 from tests.cli.process import Lamina, killed_at_once
 from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, NEWLINE, TAB, pasted
 

@@ -14,9 +14,8 @@ from rich.padding import Padding
 from rich.text import Text as RichText
 
 from lamina.cli.chat_view import TurnView, result_lines
-from lamina.cli.markdown import blocks, finished, tail
 from lamina.cli.say import Say, visible
-from lamina.cli.screen import Screen
+from lamina.cli.screen import Screen, finished_blocks, last_lines, split_blocks
 from lamina.text.messages import Phrase
 from lamina.types import Began, Decision, Ended, Notice, Text, ToolCallEvent, ToolResult, TurnEvent, Usage
 from tests.cli.terminal import shown_lines
@@ -306,12 +305,12 @@ def test_no_is_no_and_ctrl_c_at_the_question_is_no_and_stops_the_turn() -> None:
 
 
 def test_blocks_are_finished_when_nothing_can_change_them() -> None:
-    assert finished("one") == finished("one\n") == finished("one\n\n") == []
-    assert finished("one\n\ntw") == [], "half a line may become anything"
-    assert finished("one\n\ntwo\n") == ["one\n\n"]
-    assert finished("1. a\n\n2") == [], "this may be the next item"
-    assert finished("```\ncode\n\nmore\n") == [], "the block is open"
-    assert tail("```py\n" + "x\n" * 50, 5).startswith("```py\n")
+    assert finished_blocks("one") == finished_blocks("one\n") == finished_blocks("one\n\n") == []
+    assert finished_blocks("one\n\ntw") == [], "half a line may become anything"
+    assert finished_blocks("one\n\ntwo\n") == ["one\n\n"]
+    assert finished_blocks("1. a\n\n2") == [], "this may be the next item"
+    assert finished_blocks("```\ncode\n\nmore\n") == [], "the block is open"
+    assert last_lines("```py\n" + "x\n" * 50, 5).startswith("```py\n")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -320,8 +319,8 @@ def test_finished_blocks_are_the_front_of_the_text_and_never_lose_a_character(se
     for event in pieces(text, seed):
         assert isinstance(event, Text)
         rest += event.text
-        done = "".join(finished(rest))
+        done = "".join(finished_blocks(rest))
         assert rest.startswith(done)
         kept, rest = kept + done, rest[len(done) :]
-    assert kept + rest == text == "".join(blocks(text))
+    assert kept + rest == text == "".join(split_blocks(text))
     assert kept

@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from lamina.cli.chat import fitted
+from lamina.cli.chat import fit_toolbar
 from tests.cli.process import Lamina
 
 TEA = "How do I make tea properly in the morning?"
@@ -60,7 +60,7 @@ def test_in_a_chat_too(talked: Lamina) -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 100])
 def test_L11_the_bar_below_what_is_typed_keeps_the_way_to_the_help(width: int) -> None:
-    line = fitted("agent", "SmolLM2-135M-Instruct-Q4_K_M", "新会话", "/help", width)
+    line = fit_toolbar("agent", "SmolLM2-135M-Instruct-Q4_K_M", "新会话", "/help", width)
     assert line.endswith(" · 新会话 · /help")
     assert cell_len(line) <= max(width, 29)
     assert ("SmolLM2-135M-Instruct-Q4_K_M" in line) is (width == 100)

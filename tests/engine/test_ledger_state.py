@@ -284,7 +284,7 @@ async def test_a_memory_that_its_owner_took_back_leaves_with_the_next_request(
         elif what == "edit":
             await app.memory("ann").edit(kept.memory_id, "Ann lives in Thun.")
         else:
-            await app.store.memories.supersede("ann", kept.memory_id, NewMemory("Ann lives in Thun."))
+            await app.store.memories.add("ann", [NewMemory("Ann lives in Thun.", supersedes=(kept.memory_id,))])
         await told(app, session, "Where do I live?")
         last = provider.contexts[-1]
         assert b"Bern" not in last.payload

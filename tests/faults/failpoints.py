@@ -1,7 +1,7 @@
 """A process that ends before or after the n-th transaction of a site, and lives that lead to every site.
 
-No switch in the product: the database of a child is wrapped. A site is a place in the store's source that calls
-`_db.write` or `_db.write_any_owner`; the source itself says which there are.
+No switch in the product: the database of a child is wrapped. A site is a method of the store that is decorated with
+`write` or `write_any_owner`, or calls them; the source itself says which there are.
 """
 
 import ast
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,36 +34,37 @@ from tests.faults.nursery import Ack, Line
 
 T = TypeVar("T")
 ENDED = 9
+WRITES = ("write", "write_any_owner")
 SOURCE = Path(next(iter(lamina.store.__path__)))
 LEASE = 0.12
 
 
-def sites() -> dict[str, range]:
-    """Every place that asks for a transaction, by a name that says where it is, with its lines."""
-    found: dict[str, range] = {}
+def sites() -> set[str]:
+    """Every method that is a transaction, by its module, class and name."""
+    found: set[str] = set()
     for path in sorted(SOURCE.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        rooms = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        functions = [
-            (room.name, node) for room in rooms for node in room.body if isinstance(node, ast.AsyncFunctionDef)
-        ]
-        for room, function in functions:
-            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _asks(node)]
-            for number, node in enumerate(sorted(calls, key=lambda node: node.lineno)):
-                name = f"{path.stem}.{room}.{function.name}" + (f".{number + 1}" if number else "")
-                found[name] = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for group in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+            methods = [node for node in group.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{path.stem}.{group.name}.{method.name}" for method in methods if _commits(method)}
     return found
+
+
+def _commits(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    decorated = any(isinstance(each, ast.Name) and each.id in WRITES for each in method.decorator_list)
+    return decorated or any(isinstance(node, ast.Call) and _asks(node) for node in ast.walk(method))
 
 
 def count_of_calls() -> int:
     """The same by another way, so that none is overlooked."""
-    texts = (path.read_text(encoding="utf-8") for path in SOURCE.glob("*.py"))
-    return sum(len(re.findall(r"self\._db\.(?:write|write_any_owner)\(", text)) for text in texts)
+    texts = [path.read_text(encoding="utf-8") for path in SOURCE.glob("*.py")]
+    called = r"(?m)^    @(?:write|write_any_owner)$|self\._db\.(?:write|write_any_owner)\("
+    return sum(len(re.findall(called, text)) for text in texts)
 
 
 def _asks(node: ast.Call) -> bool:
     called = node.func
-    if not isinstance(called, ast.Attribute) or called.attr not in ("write", "write_any_owner"):
+    if not isinstance(called, ast.Attribute) or called.attr not in WRITES:
         return False
     return isinstance(called.value, ast.Attribute) and called.value.attr == "_db"
 
@@ -77,8 +78,9 @@ def site_of(depth: int) -> str:
     path = Path(frame.f_code.co_filename)
     if path.parent != SOURCE:
         return ""
-    names = [n for n, lines in SITES.items() if n.startswith(f"{path.stem}.") and frame.f_lineno in lines]
-    return names[0]
+    called = frame.f_locals.get("method")  # of a decorator, or else the method itself
+    module = called.__module__.rpartition(".")[2] if called else path.stem
+    return f"{module}.{called.__qualname__ if called else frame.f_code.co_qualname}"
 
 
 class Failing:
@@ -102,7 +104,7 @@ class Failing:
     async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
         return await self._db.read(owner, make, seconds=seconds)
 
-    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
+    async def read_cached(self, owner: str, key: Hashable, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 
     async def recreate_tables(self, group: str) -> None:

@@ -82,7 +82,8 @@ async def pin(store: Store) -> None:
 
 
 async def supersede(store: Store) -> None:
-    await store.memories.supersede("ann", await memory_id(store, "fact 2"), NewMemory("fact 2 replaced"))
+    old = await memory_id(store, "fact 2")
+    await store.memories.add("ann", [NewMemory("fact 2 replaced", supersedes=(old,))])
 
 
 async def forget(store: Store) -> None:

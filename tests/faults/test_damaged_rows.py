@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from lamina.errors import LaminaError, StoreDamagedError
-from lamina.store import jobs, keys, memories, messages, sessions, shapes, templates, turns
+from lamina.store import jobs, keys, memories, messages, schema, sessions, templates, turns
 from lamina.store.database import load
 from lamina.store.schema import DERIVED_TABLES
 from tests.faults.load import Load
@@ -133,10 +133,10 @@ async def test_A4_damaged_columns_answer_503_with_the_way_out(tmp_path: Path, lo
 @pytest.mark.planted("rows that become records unchecked")
 async def test_A4_unchecked_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unchecked(table: str, columns: str, row: Any) -> list[Any]:
-        known = {("conversation", "content"): shapes.TEXT, **shapes.PLACES}
-        shaped = [known.get((table, name)) or shapes.ANYWHERE.get(name) for name in columns.split(", ")]
-        return [load(value) if shape and shape.is_json else value for value, shape in zip(row, shaped, strict=True)]
+        known = {("conversation", "content"): schema.ANY_TEXT, **schema.COLUMNS_OF_TABLE}
+        found = [known.get((table, name)) or schema.COLUMNS.get(name) for name in columns.split(", ")]
+        return [load(value) if each and each.is_json else value for value, each in zip(row, found, strict=True)]
 
-    for module in (jobs, keys, memories, messages, sessions, shapes, templates, turns):
+    for module in (jobs, keys, memories, messages, schema, sessions, templates, turns):
         monkeypatch.setattr(module, "read_row", unchecked)
     assert (await damage_columns(tmp_path, 2, ("prompt_template",)))[0]

@@ -21,11 +21,11 @@ from lamina.app.app import App
 from lamina.errors import StoreDamagedError, StoreError
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import NewMemory
-from lamina.store import sqlite, sqlite_tables, transactions
+from lamina.store import admin, schema, sqlite
 from lamina.store.database import Steps
 from lamina.store.lock import StoreFile
+from lamina.store.messages import SLICE_CHARACTERS, SLICE_MESSAGES
 from lamina.store.schema import DERIVED_TABLES
-from lamina.store.search import SLICE_CHARACTERS, SLICE_MESSAGES
 from lamina.store.sqlite import open_sqlite
 from lamina.store.store import Store, open_store
 from tests.cli.process import Lamina
@@ -49,7 +49,7 @@ def memory_folder(tmp_path: Path) -> Iterator[Path]:
 # Deletions
 
 
-class Fts5(sqlite_tables.WordTable):
+class Fts5(sqlite.WordTable):
     """The planted bug, and what 0.1.0 did: words in FTS5, whose parts are merged after each deletion."""
 
     TABLES = (
@@ -149,7 +149,7 @@ async def test_R24_deletions_over_a_newer_sqlite(
 ) -> None:
     """Whatever version Python was built with, its users may have another."""
     assert newer_sqlite.sqlite_version_info > (3, 50)
-    for module in (sqlite, sqlite_tables, transactions):
+    for module in (sqlite, schema, admin):
         monkeypatch.setattr(module, "sqlite3", newer_sqlite)
     assert await delete_sessions(memory_folder / "store.db", 2_000 * load.factor, load) == ""
 
@@ -501,9 +501,9 @@ async def test_R24_a_file_that_gets_shorter_in_a_pause_is_not_called_cut_off(
 KILLED = """
 import asyncio, os, sys
 from lamina import open_store
-from lamina.store import sqlite, sqlite_tables
+from lamina.store import schema
 
-recreate = sqlite_tables.recreate_tables
+recreate = schema.recreate_tables
 
 def end(connection, group, **more):
     return os.kill(os.getpid(), 9) if group == "search" else recreate(connection, group, **more)
@@ -511,9 +511,8 @@ def end(connection, group, **more):
 async def main(where, planted):
     async with open_store(where) as store:
         if planted == "True":
-            sqlite_tables.mark_groups = lambda connection, groups: None
-        for module in (sqlite, sqlite_tables):
-            module.recreate_tables = end
+            schema.mark_groups = lambda connection, groups: None
+        schema.recreate_tables = end
         await store.admin.reindex()
 
 asyncio.run(main(*sys.argv[1:]))

@@ -307,9 +307,9 @@ async def test_R5_a_store_without_our_mark_is_known_by_its_tables_and_gets_the_m
 class Blaming(SqliteDatabase):
     """The planted bug: what goes wrong with the target of a copy is taken for damage of the store."""
 
-    async def aside(self, work: Callable[[sqlite3.Connection], object]) -> Any:
+    async def run_separately(self, work: Callable[[sqlite3.Connection], object]) -> Any:
         try:
-            return await super().aside(work)
+            return await super().run_separately(work)
         except StoreError as error:
             self.trouble = error.phrase
             raise

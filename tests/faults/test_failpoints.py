@@ -107,22 +107,22 @@ def test_R2_every_place_that_commits_has_a_failpoint(nursery: Nursery, folder: P
         place = folder / life
         place.mkdir()
         reached.update(Sweep(nursery, place, life).passed)
-    assert SITES.keys() - reached == set()
+    assert SITES - reached == set()
 
 
 @pytest.mark.planted("a turn that ends in two transactions")
 def test_R2_a_planted_end_in_two_transactions_is_found(nursery: Nursery, folder: Path) -> None:
     sweep = Sweep(nursery, folder, "turns", planted="twice")
-    found = sweep.trials("turns.Turns.finish", "jobs.Jobs.add")
+    found = sweep.trials("turns.Turns._finish", "jobs.Jobs.add")
     assert any("was remembered 0 times" in each for _, problems in found for each in problems)
 
 
 def crashed_calls(nursery: Nursery, folder: Path, planted: str = "") -> list[Line]:
     """A process ends before and after it stores each call and each result; what the next request is like."""
     sweep, found = Sweep(nursery, folder, "turns"), list[Line]()
-    for at in range(1, sweep.passed.count("turns.Turns.add") + 1):
+    for at in range(1, sweep.passed.count("turns.Turns._add") + 1):
         for when in ("before", "after"):
-            _, code = sweep.live("turns.Turns.add", at, when)
+            _, code = sweep.live("turns.Turns._add", at, when)
             assert code == ENDED
             found += nursery.do("go_on", where=sweep.where, planted=planted)
     return found

@@ -12,8 +12,8 @@ from lamina.errors import LeaseError, MessageError, NotFoundError, StoreError
 from lamina.records import IndexRow, Job, Memory, NewJob, NewMemory, Session, StoredMessage, Template, TurnRecord
 from lamina.store import admin
 from lamina.store.database import Row, Steps
+from lamina.store.messages import plan_rebuild
 from lamina.store.schema import DERIVED_TABLES
-from lamina.store.search import plan_rebuild
 from lamina.store.store import Store, open_store
 from lamina.types import text_hash
 from tests.faults.load import Load
@@ -94,12 +94,11 @@ class Crowd:
             lambda: s.memories.changes(owner, limit=20),
             lambda: self.pin(owner, one("memory")),
             lambda: s.memories.edit(owner, one("memory"), text=f"{mark} edited {self.rng.random()}"),
-            lambda: s.memories.supersede(owner, one("memory"), NewMemory(f"{mark} new {self.rng.random()}")),
+            lambda: s.memories.add(owner, [NewMemory(f"{mark} new {self.rng.random()}", supersedes=(one("memory"),))]),
             lambda: s.memories.put_index(
                 owner, [IndexRow(one("memory"), self.rng.randrange(99), mark, terms=mark.encode())]
             ),
             lambda: s.memories.index_changes(owner, mark),
-            lambda: s.memories.unindexed(owner, mark, limit=20),
             lambda: s.summaries.put(owner, one("session"), mark, upto_seq=1, written_by=mark, memory_ids=[mark]),
             lambda: s.summaries.recent(owner),
             lambda: s.profile.set(owner, {mark: mark}),

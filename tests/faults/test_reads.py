@@ -14,7 +14,7 @@ import pytest
 from lamina.app.app import App
 from lamina.gateway.handlers import Reply, Request, Route
 from lamina.gateway.limits import GatewayOptions
-from lamina.store import postgres, transactions
+from lamina.store import postgres, sqlite
 from lamina.store.database import OutOfTimeError, Steps
 from lamina.store.store import Store
 from tests.gateway.raw import request, say
@@ -118,7 +118,7 @@ async def test_A2_one_user_never_takes_all_readers_and_reads_stop_when_nobody_wa
 
 @pytest.mark.planted("a store in which one user may take all readers")
 async def test_A2_a_store_without_shares_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (transactions, postgres):
+    for module in (sqlite, postgres):
         monkeypatch.setattr(module, "OWNER_READS", 99)
     assert await crowd(store, 0.0) == (False, True)
 

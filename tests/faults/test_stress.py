@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -180,7 +180,7 @@ class Meeting:
     async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
         return await self._db.read(owner, make, seconds=seconds)
 
-    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
+    async def read_cached(self, owner: str, key: Hashable, make: Make[T]) -> T:
         return await self._db.read(owner, make)
 
     async def recreate_tables(self, group: str) -> None:

@@ -14,7 +14,7 @@ from lamina import App
 from lamina.providers.scripted import ScriptedProvider
 from lamina.records import StoredMessage
 from lamina.telegram.bot import run_bot
-from lamina.telegram.switchboard import MOST_WAITING
+from lamina.telegram.switchboard import MAX_WAITING
 from lamina.types import Key
 from tests.engine.chats import settings
 from tests.faults.load import Load
@@ -78,10 +78,10 @@ async def test_R14_an_update_that_comes_fifty_times_is_one_turn_and_one_call(whe
 async def test_R14_a_new_question_behind_many_that_come_again_is_answered(where: str) -> None:
     """More than may wait in a chat; those that were answered before the restart are no crowd."""
     async with bot_api() as api:
-        for answers in (MOST_WAITING, 2 * MOST_WAITING, 2 * MOST_WAITING + 1):
+        for answers in (MAX_WAITING, 2 * MAX_WAITING, 2 * MAX_WAITING + 1):
             await api.push(*(api.update(f"question {n}") for n in range(answers - api.shown().count("Here"))))
             await calls(api, where, random.Random(1), answers)
-        assert await turns(where) == 2 * MOST_WAITING + 1
+        assert await turns(where) == 2 * MAX_WAITING + 1
         assert not any("still waiting" in text for text in api.shown())
 
 

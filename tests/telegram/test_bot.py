@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.errors import ConnectError, SettingsError
-from lamina.telegram.threads import ANSWERS, MOST_ANSWERS
+from lamina.telegram.commands import ANSWERS, MAX_ANSWERS
 from tests.telegram.botapi import BotApi, Fault, bot_api, units
 from tests.telegram.bots import ANN, BOB, EVE, PNG, Bot, bot, hello, rules_in
 
@@ -453,18 +453,18 @@ def test_the_local_api_refuses_what_telegram_refuses() -> None:
 
 async def test_R14_an_answer_is_known_as_delivered_however_many_followed_it(where: str) -> None:
     """A later answer of more messages than a session lists drives the first one from the list."""
-    long = "\n\n".join(f"{number} " + "long " * 780 for number in range(MOST_ANSWERS + 1))
+    long = "\n\n".join(f"{number} " + "long " * 780 for number in range(MAX_ANSWERS + 1))
     async with bot_api() as api:
         first = api.update("Tell me")
         async with bot(api, where, hello("Once.", long), pace=0.001):
             await api.push(first)
             await api.until_shown("Once.")
             await api.say("And more")
-            await api.until(lambda: any(text.startswith(f"{MOST_ANSWERS} long") for text in api.shown()))
+            await api.until(lambda: any(text.startswith(f"{MAX_ANSWERS} long") for text in api.shown()))
         async with bot(api, where, hello("Later.")) as it:
             await api.push(first)
             await api.say("And now?")
             await api.until_shown("Later.")
             session = (await it.app.store.sessions.list(f"telegram:{ANN}"))[0]
-            assert len(session.runtime[ANSWERS]) == MOST_ANSWERS, "and what is kept has a bound"
+            assert len(session.runtime[ANSWERS]) == MAX_ANSWERS, "and what is kept has a bound"
         assert api.shown().count("Once.") == 1

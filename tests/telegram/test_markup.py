@@ -4,9 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.telegram.markup import MOST, ROOM, head, open_sign, pieces, shown_units, to_html, units
+from lamina.telegram.markup import (
+    MAX_MESSAGE_UNITS,
+    MAX_PART_UNITS,
+    count_units,
+    cut_to_units,
+    html_units,
+    open_fence_sign,
+    split_text,
+    to_html,
+)
 from tests.telegram.botapi import read_html
-from tests.telegram.botapi import units as real_units
+from tests.telegram.botapi import units as telegram_units
 
 WRITTEN = st.lists(
     st.sampled_from([
@@ -23,14 +32,14 @@ WRITTEN = st.lists(
 def test_whatever_a_model_writes_telegram_can_read_it_and_counts_as_we_do(text: str) -> None:
     shown, wrong = read_html(to_html(text))
     assert wrong == ""
-    assert real_units(shown) == shown_units(to_html(text))
+    assert telegram_units(shown) == html_units(to_html(text))
     assert "\x1b" not in shown
 
 
 @given(WRITTEN, st.integers(210, 400))
 def test_pieces_are_never_too_long_and_lose_nothing_but_blanks(text: str, most: int) -> None:
-    found = pieces(text * 8, most)
-    assert all(real_units(piece) <= most for piece in found)
+    found = split_text(text * 8, most)
+    assert all(telegram_units(piece) <= most for piece in found)
     if "```" not in text and "~~~" not in text:
         assert "".join("".join(found).split()) == "".join((text * 8).split())
 
@@ -40,15 +49,15 @@ def test_what_was_cut_off_stays_as_the_text_grows(text: str) -> None:
     whole = text * 10
     before: list[str] = []
     for end in range(0, len(whole), 97):
-        now = pieces(whole[:end], 300)
+        now = split_text(whole[:end], 300)
         assert now[: max(0, len(before) - 1)] == before[:-1]
         before = now
 
 
 @given(st.text())
 def test_lengths_are_counted_as_telegram_counts(text: str) -> None:
-    assert units(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
-    assert units(head(text, 5)) <= 5
+    assert count_units(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
+    assert count_units(cut_to_units(text, 5)) <= 5
 
 
 def test_markdown_becomes_what_telegram_knows() -> None:
@@ -76,21 +85,25 @@ def test_markdown_becomes_what_telegram_knows() -> None:
     ],
 )
 def test_the_place_to_cut_is_a_paragraph_a_line_a_sentence_a_word(text: str, end: str) -> None:
-    assert pieces(text, 100)[0] == end
+    assert split_text(text, 100)[0] == end
 
 
 def test_an_emoji_of_several_characters_is_not_cut() -> None:
-    assert all(piece == "👩‍💻" * (len(piece) // 3) for piece in pieces("👩‍💻" * 100, 101))
+    assert all(piece == "👩‍💻" * (len(piece) // 3) for piece in split_text("👩‍💻" * 100, 101))
 
 
 def test_a_code_block_is_closed_and_opened_again_and_a_short_one_stays_whole() -> None:
-    first, second = pieces("```py\n" + "line\n" * 30 + "```", 100)[:2]
+    first, second = split_text("```py\n" + "line\n" * 30 + "```", 100)[:2]
     assert first.startswith("```py\n")
     assert first.endswith("\n```")
     assert second.startswith("```py\nline")
-    assert pieces("w " * 40 + "\n```py\nshort\n```", 90) == [("w " * 40).rstrip(), "```py\nshort\n```"]
-    assert (open_sign("```py\nx"), open_sign("```py\nx\n```"), open_sign("~~~~\n```")) == ("```", "", "~~~~")
+    assert split_text("w " * 40 + "\n```py\nshort\n```", 90) == [("w " * 40).rstrip(), "```py\nshort\n```"]
+    assert (open_fence_sign("```py\nx"), open_fence_sign("```py\nx\n```"), open_fence_sign("~~~~\n```")) == (
+        "```",
+        "",
+        "~~~~",
+    )
 
 
 def test_the_limits_are_telegrams() -> None:
-    assert (MOST, ROOM < MOST) == (4_096, True)
+    assert (MAX_MESSAGE_UNITS, MAX_PART_UNITS < MAX_MESSAGE_UNITS) == (4_096, True)

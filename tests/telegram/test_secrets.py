@@ -9,7 +9,7 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.settings import load_settings
 from lamina.telegram.checks import keep_out_of_logs
-from lamina.telegram.line import Line
+from lamina.telegram.client import TelegramClient
 from lamina.types import Key
 from tests.cli.process import Lamina
 from tests.telegram.botapi import TOKEN, Fault, bot_api
@@ -67,17 +67,17 @@ def test_G7_a_planted_leak_is_found(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_G7_no_error_holds_the_token() -> None:
     async with bot_api() as api:
-        line = Line(Key(TOKEN), api=api.base)
+        client = TelegramClient(Key(TOKEN), api=api.base)
         try:
             for faults in ({"getFile": Fault(0)}, {"file": Fault(404)}, {"getFile": Fault(400, "Bad Request: odd")}):
                 for name, fault in faults.items():
                     api.faults[name].append(fault)
                 api.files["x"] = PNG
                 with pytest.raises(LaminaError) as caught:
-                    await line.fetch("x", 100)
+                    await client.download("x", 100)
                 assert CANARY not in f"{caught.value!r}{caught.value}{caught.value.__cause__!r}"
         finally:
-            await line.close()
+            await client.close()
 
 
 async def test_G7_a_real_process_shows_and_keeps_the_token_nowhere(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from lamina.errors import InputError
+from lamina.telegram.bot import SECRET_HEADER, make_secret
 from lamina.telegram.checks import Webhook
-from lamina.telegram.switchboard import MOST_AGAIN
-from lamina.telegram.webhook import HEADER, secret_of
+from lamina.telegram.switchboard import MAX_REPEATED
 from lamina.types import Key
 from tests.cli.process import Lamina
 from tests.telegram.botapi import TOKEN, bot_api
 from tests.telegram.bots import ANN, bot, free_port, hello, process
 
-SECRET = secret_of(Key(TOKEN))
+SECRET = make_secret(Key(TOKEN))
 ADDRESS = "https://bot.example.com/hook"
 
 
@@ -35,7 +35,7 @@ async def test_a_webhook_takes_what_telegram_sends_and_each_once(where: str) -> 
         address, update = f"http://{hook.listen}/hook", api.update("Hi")
 
         async def post() -> int:
-            async with client.post(address, json=update, headers={HEADER: SECRET}) as answer:
+            async with client.post(address, json=update, headers={SECRET_HEADER: SECRET}) as answer:
                 return answer.status
 
         assert await asyncio.gather(*(post() for _ in range(50))) == [200] * 50
@@ -58,11 +58,11 @@ async def test_commands_alone_are_a_crowd_too_at_last(where: str) -> None:
         address = f"http://{hook.listen}/hook"
 
         async def post(update: Any) -> None:
-            async with client.post(address, json=update, headers={HEADER: SECRET}):
+            async with client.post(address, json=update, headers={SECRET_HEADER: SECRET}):
                 pass
 
-        posts = [asyncio.create_task(post(api.update("/new"))) for _ in range(MOST_AGAIN + 20)]
-        await api.until_shown(f"{MOST_AGAIN} of your messages are still waiting")
+        posts = [asyncio.create_task(post(api.update("/new"))) for _ in range(MAX_REPEATED + 20)]
+        await api.until_shown(f"{MAX_REPEATED} of your messages are still waiting")
         for each in posts:
             each.cancel()
         await asyncio.gather(*posts, return_exceptions=True)
@@ -73,10 +73,16 @@ async def test_a_wrong_secret_a_wrong_path_and_a_wrong_body_are_refused(where: s
     async with bot_api() as api, bot(api, where, hello("Here"), webhook=hook) as running, ClientSession() as client:
         await api.until(lambda: api.sent("setWebhook"))
         base, update = f"http://{hook.listen}", api.update("Hi")
-        for headers in ({}, {HEADER: ""}, {HEADER: SECRET[:-1]}, {HEADER: "é" * 64}, {HEADER: TOKEN}):
+        for headers in (
+            {},
+            {SECRET_HEADER: ""},
+            {SECRET_HEADER: SECRET[:-1]},
+            {SECRET_HEADER: "é" * 64},
+            {SECRET_HEADER: TOKEN},
+        ):
             async with client.post(f"{base}/hook", json=update, headers=headers) as answer:
                 assert answer.status == 401
-        good = {HEADER: SECRET}
+        good = {SECRET_HEADER: SECRET}
         for path, body, status in (
             ("/elsewhere", b"{}", 404), ("/hook", b"no json", 400), ("/hook", b"[]", 400), ("/hook", b"{}", 400),
             ("/hook", b'{"update_id": 1e999}', 400),
@@ -101,7 +107,9 @@ async def test_a_real_process_serves_a_webhook_and_stops_politely(tmp_path: Path
     ):
         await child.until_ready()
         await api.until(lambda: api.sent("setWebhook"))
-        async with client.post(f"http://{listen}/hook", json=api.update("Hi"), headers={HEADER: SECRET}) as answer:
+        async with client.post(
+            f"http://{listen}/hook", json=api.update("Hi"), headers={SECRET_HEADER: SECRET}
+        ) as answer:
             assert answer.status == 200
         await api.until_shown("Here")
         assert await child.end() == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lamina.store.transactions import encode_long
+from lamina.store.sqlite import encode_long
 from lamina.text.json import (
     AmbiguousJsonError,
     JsonReader,

@@ -31,7 +31,7 @@ from lamina.errors import EmbedderError, LaminaError
 from lamina.sandbox.process import SYSTEM_PATH
 from lamina.sandbox.sandbox import SandboxRunner
 from lamina.settings import Settings
-from lamina.store.sqlite_tables import Problem
+from lamina.store.admin import Problem
 from lamina.text.messages import Phrase
 from lamina.tools.bash import find_shell
 from lamina.types import Text, Usage

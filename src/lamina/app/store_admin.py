@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,10 @@ from lamina.assembly.history import check_message, repair_message
 from lamina.errors import InputError, StoreError
 from lamina.records import Job
 from lamina.store.admin import COUNTER
+from lamina.store.admin import Problem as Problem
 from lamina.store.database import hide_password
 from lamina.store.lock import create_private as create_private
 from lamina.store.lock import make_private_folder as make_private_folder
-from lamina.store.sqlite_tables import Problem as Problem
 from lamina.store.store import Store, open_store
 from lamina.text.messages import Phrase
 from lamina.types import AnyMessage, Message
@@ -198,7 +198,7 @@ def _decode_lines(file: BinaryIO, where: str | Phrase) -> Iterator[str]:
 async def import_lines(store: Store, name: str, owner: str | None, step: Callable[[], object]) -> int:
     """Add the rows of an export; `step` is called for each line."""
 
-    async def read() -> AsyncIterator[str]:
+    def read() -> Iterator[str]:
         for line in lines_of(name):
             step()
             yield line

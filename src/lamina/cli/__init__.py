@@ -8,7 +8,7 @@ import sys
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; an error of the user's is shown in two lines, and Ctrl-C in none, however early it comes."""
     try:
-        if arguments is None:  # this is a process of ours, and not a call from somebody else's
+        if arguments is None:  # this process is the command, not a program that calls it
             from lamina.settings.environment import hide_environment
 
             hide_environment()
@@ -33,7 +33,7 @@ def _main(arguments: list[str] | None) -> int:
     from lamina.cli.root import run
 
     try:
-        code = run(_whole(sys.argv[1:] if arguments is None else arguments))
+        code = run(_expand_help(sys.argv[1:] if arguments is None else arguments))
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # pyright: ignore[reportUnnecessaryComparison] -- None where the descriptor is closed
                 stream.flush()
@@ -41,14 +41,14 @@ def _main(arguments: list[str] | None) -> int:
     except BrokenPipeError:  # `lamina context | head`
         _drop_output()
         return 141
-    except OSError as error:  # a full disk behind the output
+    except OSError as error:  # the disk of the output is full
         _drop_output()
         what = "the output cannot be written" if error.filename is None else f"{error.filename!r} cannot be used"
         print(f"error: {what}: {error.strerror or error}", file=sys.stderr)
         return 1
 
 
-def _whole(arguments: list[str]) -> list[str]:
+def _expand_help(arguments: list[str]) -> list[str]:
     """`-h` is short for `--help`, before a `--` that ends the options."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return ["--help" if word == "-h" else word for word in arguments[:end]] + arguments[end:]

@@ -1,63 +1,55 @@
-"""`lamina ask`: one question, one answer, for pipes. Plain text where nobody looks, Markdown on a terminal, or JSON."""
+"""`lamina ask`: one question, one answer, for pipes. Plain text in a pipe, Markdown on a terminal, or JSON."""
 
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from lamina.app.app import App
-from lamina.cli.call import Call, Commands, argument, check_store, flag, option, show_json, warn_of_rules
-from lamina.cli.chat_view import Seen, TurnView
-from lamina.cli.say import Say
-from lamina.cli.screen import Screen
-from lamina.cli.talk import (
-    interrupts,
-    plain_turn,
-    refuse_calls,
-    report_end,
-    resume_session,
+from lamina.cli.call import (
+    Call,
+    ChatFolder,
+    Commands,
+    Mode,
+    Model,
+    Verbose,
+    argument,
+    flag,
+    option,
     run_until_terminated,
-    start_session,
-    talk_settings,
-    warn_over_budget,
+    show_json,
 )
+from lamina.cli.chat_view import INTERRUPTED, AskYesNo, TurnSummary, TurnView, open_app, run_plain_turn
+from lamina.cli.screen import Screen
+from lamina.cli.sessions import resume_session, start_session
 from lamina.errors import InputError
-from lamina.ports import Ask
 from lamina.records import Session
-from lamina.settings import Settings
 from lamina.types import Ended
 
 MAX_INPUT_BYTES = 4 * 1024 * 1024
 NEW = "new"
-COMMANDS = Commands("ask", examples=True)
+ASK = Commands("ask", examples=True)
 
 
-@COMMANDS.single()
+@ASK.single()
 def ask(
     call: Call,
     words: Annotated[list[str] | None, argument("question", "QUESTION")] = None,
     session: Annotated[str, option("ask.session", "--session", metavar="ID")] = NEW,
-    mode: Annotated[str | None, option("mode")] = None,
+    mode: Mode = None,
     phase: Annotated[str | None, option("phase", metavar="TEXT")] = None,
-    model: Annotated[str | None, option("model")] = None,
-    workspace: Annotated[Path | None, option("chat.workspace", "--workspace")] = None,
-    verbose: Annotated[bool, flag("chat.verbose", "--verbose")] = False,
+    model: Model = None,
+    workspace: ChatFolder = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, flag("ask.json", "--json")] = False,
 ) -> None:
-    settings = talk_settings(call, model, workspace, mode, verbose)
+    call.choose_for_chat(model, workspace, mode, verbose=verbose)
     if session != NEW:
-        check_store(settings)
-    warn_of_rules(call.say, settings, by_session=True)
-    question = _question(" ".join(words or ()))
-    if code := run_until_terminated(_ask(call.say, settings, question, session, mode, phase, as_json)):
-        raise typer.Exit(code)
+        call.check_store()
+    call.warn_of_rules(by_session=True)
+    question = _read_question(" ".join(words or ()))
+    run_until_terminated(_ask(call, question, session, mode, phase, as_json))
 
 
-def _question(words: str) -> str:
-    """The words, and below them what the standard input holds."""
+def _read_question(words: str) -> str:
+    """The words, and below them the standard input."""
     given = b""
     if sys.stdin and not sys.stdin.isatty():
         given = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
@@ -69,82 +61,59 @@ def _question(words: str) -> str:
         byte = f"0x{given[error.start]:02x}"
         raise InputError("input.not_utf8", position=error.start, byte=byte) from None
     question = words.strip() or text
-    if words.strip() and text.strip():  # what is piped in is data below the words: see said_by_user
+    if words.strip() and text.strip():  # the input is data below the words: see said_by_user
         question = f"{words.strip()}\n\n<stdin>\n{text}\n</stdin>"
     if not question.strip():
         raise InputError("input.no_question")
     return question
 
 
-async def _ask(
-    say: Say, settings: Settings, question: str, name: str, mode: str | None, phase: str | None, as_json: bool
-) -> int:
-    async with _opened(say, settings, people=sys.stdout.isatty() and not as_json) as app:
-        session = await (
-            start_session(app, question, mode=mode) if name == NEW else resume_session(app, name, mode, resumed=False)
-        )
-        people = sys.stdout.isatty() and not as_json
-        view = TurnView(Screen(), say, yes=_yes()) if people else None
-        ask: Ask = view.ask if view and _yes() else refuse_calls(say, session)
-        running = await app.start(settings.user, session.session_id, question, ask=ask, phase_prompt=phase)
-        stopped: list[bool] = []
-
-        def stop() -> None:
-            stopped.append(True)
-            running.cancel()
-
-        if view:
-            view.on_stop = stop
-        text = ""
-        try:
-            with interrupts(view.stop if view else stop):
-                if view:
-                    seen = await view.follow(running.events())
-                else:
-                    seen, text = await plain_turn(say, running.events(), quiet=as_json)
-        except BaseException:  # whoever read the answer is gone: what came is kept, and the turn has an end
-            running.cancel()
-            await running.wait()
-            raise
-        await warn_over_budget(say, app, await running.wait())
-        ended = seen.ended or Ended("failed")
+async def _ask(call: Call, question: str, name: str, mode: str | None, phase: str | None, as_json: bool) -> int:
+    screen = Screen() if sys.stdout.isatty() and not as_json else None
+    async with open_app(call, screen) as app:
+        if name == NEW:
+            session = await start_session(app, question, mode=mode)
+        else:
+            session = await resume_session(app, name, mode, resumed=False)
+        if screen:  # the view reports the end itself
+            view = TurnView(screen, call.say, yes=_ask_yes_no())
+            summary = await view.run_turn(app, session, question, phase=phase)
+            complete = summary.ended and summary.ended.state == "complete"
+            return 0 if complete else INTERRUPTED if view.stopped else 1
+        summary, text, code = await run_plain_turn(call, app, session, question, phase=phase, quiet=as_json)
         if as_json:
-            show_json(_object(session, seen, ended, text))
-        if view:  # the view has said it all
-            return 0 if ended.state == "complete" else 130 if stopped else 1
-        return report_end(say, ended, bool(stopped))
+            show_json(_to_dict(session, summary, text))
+        return code
 
 
-@asynccontextmanager
-async def _opened(say: Say, settings: Settings, *, people: bool) -> AsyncGenerator[App, None]:
-    """The app; people see that it is being opened."""
-    async with AsyncExitStack() as stack:
-        with Screen().console.status(say("cli.chat.opening"), spinner_style="cyan") if people else nullcontext():
-            app = await stack.enter_async_context(App.open(settings=settings))
-        yield app
-
-
-def _yes() -> Any:
-    """Somebody who can be asked, where there is a terminal to ask on."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+def _ask_yes_no() -> AskYesNo | None:
+    """How to ask the person, where there is a terminal to ask on."""
+    if not (sys.stdin and sys.stdin.isatty()):
         return None
     from lamina.cli.input import ask_yes_no
 
     return ask_yes_no
 
 
-def _object(session: Session, seen: Seen, ended: Ended, text: str) -> dict[str, Any]:
+def _to_dict(session: Session, summary: TurnSummary, text: str) -> dict[str, Any]:
+    ended = summary.ended or Ended("failed")
+    calls = [
+        {
+            "name": call.name,
+            "arguments": call.arguments,
+            "state": result.state if result else "",
+            "text": result.text if result else "",
+            "seconds": result.seconds if result else None,
+        }
+        for call, result in summary.calls
+    ]
     return {
         "answer": text,
-        "turn_id": seen.began.turn_id if seen.began else "",
+        "turn_id": summary.began.turn_id if summary.began else "",
         "session_id": session.session_id,
         "state": ended.state,
-        "usage": {"prompt": seen.prompt, "cached": seen.cached, "completion": seen.completion},
-        "calls": [
-            {"name": call.name, "arguments": call.arguments, "state": result.state if result else "", "text":
-             result.text if result else "", "seconds": result.seconds if result else None}
-            for call, result in seen.calls
-        ],
+        "usage": {"prompt": summary.prompt, "cached": summary.cached, "completion": summary.completion},
+        "calls": calls,
         "error": ended.error,
         "hint": ended.hint,
-    }  # fmt: skip
+    }

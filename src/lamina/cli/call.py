@@ -8,17 +8,20 @@ import asyncio
 import inspect
 import json
 import logging
+import os
+import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, BinaryIO, TypeVar, cast
 
 import typer
 
 from lamina.cli.say import Say, escape_json, visible
 from lamina.errors import InputError, format_value
+from lamina.portable import handle_signal
 from lamina.settings import Settings, load_settings
 from lamina.settings.readers import read_store
 from lamina.text.messages import Phrase, Value
@@ -26,6 +29,10 @@ from lamina.text.messages import Phrase, Value
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 YES = ("y", "yes", "是", "好")
+MODES = ("agent", "plan", "ask")
+MAX_LINE_BYTES = 4 * 1024 * 1024
+TERMINATED = 143
+"""The exit code after SIGTERM."""
 
 
 def option(
@@ -44,13 +51,17 @@ def argument(name: str, metavar: str | None = None, *, least: int | None = None)
 
 Json = Annotated[bool, flag("as_json", "--json")]
 Yes = Annotated[bool, flag("yes", "--yes", "-y")]
+Mode = Annotated[str | None, option("mode")]
+Model = Annotated[str | None, option("model")]
+ChatFolder = Annotated[Path | None, option("chat.workspace", "--workspace")]
+Verbose = Annotated[bool, flag("chat.verbose", "--verbose")]
 SHARED = {"user": Annotated[str | None, option("user")], "store": Annotated[str | None, option("store")]}
 STORED = ("user", "store")
 
 
 @dataclass(slots=True)
 class Call:
-    """What a command gets to know about its call, and how it answers."""
+    """What a command knows about its call, and how it answers."""
 
     say: Say
     user_option: str | None = None
@@ -59,7 +70,7 @@ class Call:
     _settings: Settings | None = field(default=None, init=False)
 
     def choose(self, *, channel: str = "cli", **changes: str | None) -> Settings:
-        """The settings of a channel with what this call changes."""
+        """The settings of a channel with what this call changes. From now on they are those of the call."""
         for name, value in (("--user", self.user_option), ("--store", self.store_option)):
             if value is not None and not value.strip():
                 raise InputError("option.empty", option=name)
@@ -71,20 +82,52 @@ class Call:
         self._settings = replace(loaded, origin=origin, **changed)
         return self._settings
 
+    def choose_for_chat(self, model: str | None, folder: Path | None, mode: str | None, *, verbose: bool) -> None:
+        """The settings of a chat; `verbose` shows the log."""
+        from lamina.app.config import with_model
+
+        check_choice("--mode", mode, MODES)
+        if verbose:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+            logging.getLogger("lamina").addHandler(handler)
+            logging.getLogger("lamina").setLevel(logging.INFO)
+        self.settings = with_model(self.choose(workspace=str(folder) if folder else None), model)
+        self.use_folder()
+
+    def use_folder(self) -> None:
+        """Change the settings to those of a chat: without a workspace the current folder is it, and there are tools
+        unless a setting says no."""
+        from lamina.app.config import check_files
+
+        logging.getLogger("lamina").addHandler(logging.NullHandler())  # the log is for operators; people see the events
+        settings = self.settings
+        folder = settings.workspace or os.getcwd()
+        if not os.path.isdir(folder):
+            code = "workspace.not_a_folder" if os.path.lexists(folder) else "workspace.missing"
+            raise InputError(code, path=repr(folder))
+        tools = settings.tools if "tools" in settings.origin else True
+        self.settings = replace(settings, workspace=folder, tools=tools)
+        check_files(self.settings)
+
     @property
     def settings(self) -> Settings:
         return self._settings or self.choose()
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
 
     @property
     def user(self) -> str:
         return self.settings.user
 
     def open(self, *, makes: bool = False, index: bool = False) -> Any:
-        """The app over the store, for one command: nothing works in the background, and only what looks for memories
+        """The app over the store, for one command: nothing works in the background, and only a search for memories
         needs their `index`.
 
-        A store that somebody named is created only by what has something to keep in it (`makes`): for all others an
-        empty one after a slip in the name would look as if everything were gone.
+        A store that was named is created only by a command that has something to store in it (`makes`): for all
+        others an empty one after a mistake in the name would look as if everything were gone.
         """
         from lamina.app.app import App
 
@@ -93,8 +136,11 @@ class Call:
         return App.open(settings=self.settings, work=False, index=index)
 
     def check_store(self) -> None:
-        """A store that somebody named must exist already."""
-        check_store(self.settings)
+        """A store that was named must exist already."""
+        from lamina.app.store_admin import must_exist
+
+        if "store" in self.settings.origin:
+            must_exist(self.settings.store)
 
     def tell(self, code: str, /, **values: Value) -> None:
         print(self.say(code, **values))
@@ -106,8 +152,29 @@ class Call:
         what = Phrase(code, user=self.user, **values)
         self.tell("cli.none_in_store", what=what, store=hide_password(self.settings.store))
 
+    def reply(self, as_json: bool, value: object, code: str, /, **values: Value) -> None:
+        """The result of a command: the value as JSON, or a line about it."""
+        if as_json:
+            show_json(value)
+        else:
+            self.tell(code, **values)
+
+    def report(self, code: str, /, **values: Value) -> None:
+        """A line on the error output."""
+        print(self.say(code, **values), file=sys.stderr, flush=True)
+
     def warn(self, code: str, /, **values: Value) -> None:
-        warn(self.say, code, **values)
+        self.report("cli.warning", text=self.say(code, **values))
+
+    def warn_of_rules(self, folder: Path | None = None, *, by_session: bool = False) -> None:
+        """Warn of rules that a setting names and that do not exist: otherwise only the answers would show the mistake.
+        Not where each session says so itself, as there are no other rules (`by_session`)."""
+        from lamina.app.config import rules_missing
+
+        settings = self.settings
+        workspace = folder or (Path(settings.workspace) if settings.workspace else None)
+        if workspace and (missing := rules_missing(settings, workspace, others=by_session)):
+            self.warn("cli.rules.missing", path=missing)
 
     def confirm(self, question: str, yes: bool) -> None:
         """Continue only after a clear yes; without a terminal only with --yes."""
@@ -121,7 +188,7 @@ class Call:
             print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
             answer = sys.stdin.readline()
         if answer.strip().casefold() not in YES:
-            print(self.say("cli.unchanged"), file=sys.stderr)
+            self.report("cli.unchanged")
             raise typer.Exit(1)
 
     @contextmanager
@@ -132,13 +199,9 @@ class Call:
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-        from rich.text import Text
 
-        class Word(TextColumn):
-            def render(self, task: Any) -> Text:
-                return Text(str(task.description))
-
-        columns = (SpinnerColumn(), Word(""), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+        text, percentage = TextColumn("{task.description}", markup=False), TextColumn("{task.percentage:>3.0f}%")
+        columns = (SpinnerColumn(), text, BarColumn(), percentage, TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             what = self.say(code)
             task = bar.add_task(what, total=None)
@@ -147,28 +210,6 @@ class Call:
                 bar.update(task, completed=done, total=total, description=f"{what} {visible(word)}".rstrip())
 
             yield step
-
-
-def warn(say: Say, code: str, /, **values: Value) -> None:
-    print(say("cli.warning", text=say(code, **values)), file=sys.stderr, flush=True)
-
-
-def check_store(settings: Settings) -> None:
-    """A store that somebody named must exist already."""
-    from lamina.app.store_admin import must_exist
-
-    if "store" in settings.origin:
-        must_exist(settings.store)
-
-
-def warn_of_rules(say: Say, settings: Settings, workspace: Path | None = None, *, by_session: bool = False) -> None:
-    """Warn of rules that a setting names and that do not exist: otherwise only the answers would show the slip. Not
-    where each session says so itself, as there are no other rules (`by_session`)."""
-    from lamina.app.config import rules_missing
-
-    folder = workspace or (Path(settings.workspace) if settings.workspace else None)
-    if folder and (missing := rules_missing(settings, folder, others=by_session)):
-        warn(say, "cli.rules.missing", path=missing)
 
 
 def check_choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
@@ -181,6 +222,37 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     messages in their own language."""
     logging.getLogger("lamina.store").addHandler(logging.NullHandler())
     return asyncio.run(work)
+
+
+def run_until_terminated(work: Coroutine[Any, Any, int]) -> None:
+    """Run a chat and exit with its code. SIGTERM ends it in order: the turn is stored, the terminal is as it was."""
+
+    async def cancel_on_sigterm() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        handle_signal(asyncio.get_running_loop(), signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        code = run(cancel_on_sigterm())
+    except asyncio.CancelledError:
+        code = TERMINATED
+    if code:
+        raise typer.Exit(code)
+
+
+def read_lines(source: BinaryIO) -> Iterator[str]:
+    """The lines of an input, without those that are empty."""
+    for number, raw in enumerate(iter(lambda: source.readline(MAX_LINE_BYTES + 1), b""), 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise InputError("input.line_too_long", line=number, limit=MAX_LINE_BYTES)
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            byte = f"0x{raw[error.start]:02x}"
+            raise InputError("input.line_not_utf8", line=number, position=error.start, byte=byte) from None
+        if line:
+            yield line
 
 
 def show_json(value: object, *, line: bool = False) -> None:

@@ -1,12 +1,12 @@
 """The slash commands of a chat: each looks something up or changes the session, and says so in a few lines.
 
-They are for people on a terminal; scripts have `lamina sessions`, `memory`, `trace` and the others.
+They are for people on a terminal; scripts use `lamina sessions`, `memory`, `trace` and the others.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Group
 from rich.padding import Padding
@@ -16,36 +16,45 @@ from lamina.app.app import App
 from lamina.app.config import with_model
 from lamina.app.lookup import check_skill, read_phase, usable_skills
 from lamina.app.traces import last_turn, messages_of, next_context, request_of, requests_of, rules_of, unsent
-from lamina.cli.call import check_choice
-from lamina.cli.chat_view import Seen, call_line, result_lines
-from lamina.cli.common import format_time, one_line, short_id, styled, table
-from lamina.cli.markdown import Answer
-from lamina.cli.memory import memory_table
+from lamina.cli.call import MODES, check_choice
+from lamina.cli.chat_view import TurnSummary, call_line, format_over_budget, result_lines
+from lamina.cli.memory import found_table, memory_table
 from lamina.cli.say import Say, visible
-from lamina.cli.screen import Screen
-from lamina.cli.sessions import MODES, mark_hits, session_table
-from lamina.cli.talk import resume_session, start_session
-from lamina.cli.view import bars, cuts, files_table, proof, segments
+from lamina.cli.screen import AnswerMarkdown, Screen
+from lamina.cli.sessions import resume_session, session_table, start_session
+from lamina.cli.view import (
+    cut_table,
+    files_table,
+    format_time,
+    layer_bars,
+    one_line,
+    pairs,
+    proof_line,
+    segment_table,
+    short_id,
+    styled,
+    table,
+)
 from lamina.engine.transcript import CallPair, stored_calls
 from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
-from lamina.records import Session, StoredMessage, Template, TurnRecord
+from lamina.records import Session, SessionChanges, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
 from lamina.types import Receipt, ToolCallEvent, ToolResult
 
 MAX_LISTED = 15
 RECAP_CHARACTERS = 1_200
-"""Characters of the last answer that are shown when a session is taken up again."""
+"""Characters of the last answer that are shown when a session is resumed."""
 NONE = ("none", "off", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Somebody is done."""
+    """The person leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchModel:
-    """Somebody wants another model."""
+    """The person wants another model."""
 
     model: str
 
@@ -54,7 +63,7 @@ class SwitchModel:
 class ChatState:
     """A chat on a terminal: the app, the screen, the session and the last turn.
 
-    The first message starts the session, so that looking in leaves nothing behind.
+    The first message starts the session, so that a look at a chat stores nothing.
     """
 
     app: App
@@ -66,7 +75,7 @@ class ChatState:
     skill: str = ""
     phase: str = ""
     """The phase of the next session."""
-    last: Seen | None = None
+    last: TurnSummary | None = None
     sessions: Sequence[Session] = ()
     skills: Sequence[Template] = field(default_factory=list[Template])
 
@@ -88,6 +97,12 @@ class ChatState:
             self.session = await start_session(self.app, words, mode=self.wanted, skill=self.skill, phase=self.phase)
         return self.session
 
+    async def change_session(self, **changes: Unpack[SessionChanges]) -> None:
+        """Change the session, if there is one; otherwise the next one will have the changes."""
+        if self.session:
+            sessions = self.app.store.sessions
+            self.session = await sessions.update(self.owner, self.session.session_id, **changes)
+
     async def refresh(self) -> None:
         """What completion offers, as it is now."""
         self.sessions = await self.app.store.sessions.list(self.owner, limit=MAX_LISTED)
@@ -108,7 +123,7 @@ class ChatState:
         self.show(words)
 
     async def recap(self) -> None:
-        """The last turn of a session that is taken up again: question, calls, answer."""
+        """The last turn of a session that is resumed: question, calls, answer."""
         assert self.session is not None
         turn = await last_turn(self.app.store, self.owner, self.session.session_id)
         if turn:
@@ -116,14 +131,12 @@ class ChatState:
         else:  # messages from elsewhere
             rows = await self.app.store.messages.list(self.owner, self.session.session_id, limit=2, newest=True)
         calls = stored_calls(rows)
-        self.last = Seen(calls=calls, stored=True)
+        self.last = TurnSummary(calls=calls, stored=True)
         title = one_line(self.session.title) or self.say("cli.untitled")
-        self.screen.print(
-            Text().append("↻ ", style="cyan").append(visible(title), style="bold").append(
-                f"  {short_id(self.session.session_id)} · {format_time(self.session.updated)} · "
-                + self.say("cli.chat.count", count=self.session.last_seq), style="dim"),
-            Text(""),
-        )  # fmt: skip
+        facts = [short_id(self.session.session_id), format_time(self.session.updated)]
+        facts.append(self.say("cli.chat.count", count=self.session.last_seq))
+        line = Text().append("↻ ", style="cyan").append(visible(title), style="bold")
+        self.screen.print(line.append(f"  {' · '.join(facts)}", style="dim"), Text(""))
         for row in rows:
             self._recap_row(row, {call.id: (call, result) for call, result in calls})
         if turn and turn.state in ("interrupted", "failed"):
@@ -136,7 +149,7 @@ class ChatState:
             words = Text().append("› ", style="dim cyan").append(visible(one_line(row.text, 300)), style="dim")
             self.screen.print(words, Text(""))
         elif row.role == "assistant" and text.strip():
-            self.screen.print(Padding(Answer(text), (0, 0, 0, 2)), Text(""))
+            self.screen.print(Padding(AnswerMarkdown(text), (0, 0, 0, 2)), Text(""))
         asked = [calls[call["id"]] for call in row.extra.get("tool_calls") or ()]
         for call, result in asked:
             self.screen.print(self.call_lines(call, result, full=False))
@@ -158,11 +171,6 @@ class ChatState:
             raise InputError("chat.no_turn")
         return found
 
-    def current_session(self) -> Session:
-        if self.session is None:
-            raise InputError("chat.no_turn")
-        return self.session
-
 
 After = Leave | SwitchModel | None
 Command = Callable[[ChatState, str], Awaitable[After]]
@@ -174,11 +182,9 @@ async def _new(chat: ChatState, words: str) -> None:
 
 
 async def _sessions(chat: ChatState, words: str) -> None:
-    found = chat.sessions
-    if not found:
+    if not chat.sessions:
         return chat.print_line("cli.sessions.none", user=chat.owner)
-    chat.show(session_table(chat.say, found))
-    return None
+    return chat.show(session_table(chat.say, chat.sessions))
 
 
 async def _resume(chat: ChatState, words: str) -> None:
@@ -193,8 +199,7 @@ async def _mode(chat: ChatState, words: str) -> None:
     if words:
         check_choice("/mode", words, MODES)
         chat.wanted = words
-        if chat.session:
-            chat.session = await chat.app.store.sessions.update(chat.owner, chat.session.session_id, mode=words)
+        await chat.change_session(mode=words)
     lines = [
         Text()
         .append("● " if name == chat.mode else "○ ", style="cyan" if name == chat.mode else "dim")
@@ -213,28 +218,22 @@ async def _skill(chat: ChatState, words: str) -> None:
                 raise InputError("skill.not_enabled", hint="skill.known", name=repr(words), known=close)
             await check_skill(chat.app.store, chat.owner, words, chat.host)
         chat.skill = "" if words in NONE else words
-        if chat.session:
-            session_id = chat.session.session_id
-            chat.session = await chat.app.store.sessions.update(chat.owner, session_id, skill=chat.skill)
+        await chat.change_session(skill=chat.skill)
     if not chat.skills:
         return chat.print_line("cli.chat.no_skills")
     chosen = chat.session.skill if chat.session else chat.skill
-    rows = [
-        [styled("● " + t.name if t.name == chosen else "○ " + t.name, "cyan" if t.name == chosen else ""),
-         one_line(t.description, 100)]
-        for t in chat.skills
-    ]  # fmt: skip
-    chat.show(table(chat.say, ("name", "text"), rows))
-    return None
+    rows: list[tuple[Any, str]] = []
+    for template in chat.skills:
+        name = styled(f"● {template.name}", "cyan") if template.name == chosen else f"○ {template.name}"
+        rows.append((name, one_line(template.description, 100)))
+    return chat.show(table(chat.say, ("name", "text"), rows))
 
 
 async def _phase(chat: ChatState, words: str) -> None:
     """What the chat is working on now, sent before each message from here on."""
     if words:
         chat.phase = read_phase(words)
-        if chat.session:
-            session_id = chat.session.session_id
-            chat.session = await chat.app.store.sessions.update(chat.owner, session_id, phase=chat.phase)
+        await chat.change_session(phase=chat.phase)
     phase = chat.session.phase if chat.session else chat.phase
     chat.print_line("cli.chat.phase" if phase else "cli.chat.no_phase", phase=one_line(phase, 300))
 
@@ -252,19 +251,14 @@ async def _memory(chat: ChatState, words: str) -> None:
         raise SettingsError("memory.off")
     memory = chat.app.memory(chat.owner)
     if not words:
-        listed_ones = await memory.list(limit=MAX_LISTED)
-        if not listed_ones:
+        memories = await memory.list(limit=MAX_LISTED)
+        if not memories:
             return chat.print_line("cli.memory.none", user=chat.owner)
-        return chat.show(memory_table(chat.say, listed_ones))
+        return chat.show(memory_table(chat.say, memories))
     found = await memory.get_relevant_memories(words, chat.app.settings.memories)
     if not found:
         return chat.print_line("cli.found.none", query=words)
-    rows = [
-        [styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", chat.say.render(one.why),
-         mark_hits(one_line(one.memory.text), words)]
-        for one in found
-    ]  # fmt: skip
-    return chat.show(table(chat.say, ("id", "score", "why", "text"), rows, right=("score",), yields=("score", "why")))
+    return chat.show(found_table(chat.say, found, words))
 
 
 async def _context(chat: ChatState, words: str) -> None:
@@ -281,20 +275,12 @@ async def _context(chat: ChatState, words: str) -> None:
 
 def budget(say: Say, receipt: Receipt) -> list[Any]:
     """A bar for each layer, and what was cut and why."""
-    left_out = cuts(receipt, say)
-    parts: list[Any] = [Text(""), bars(receipt, say)]
+    parts: list[Any] = [Text(""), layer_bars(receipt, say)]
     if receipt.over_budget:
-        parts += [Text(""), over_budget(say)]
-    if left_out is None and receipt.over_budget:
-        return parts
-    if left_out is None:
-        return [*parts, Text(""), Text(say("cli.chat.nothing_cut"), style="dim")]
-    return [*parts, Text(""), Text(say("cli.chat.cut"), style="yellow"), left_out]
-
-
-def over_budget(say: Say) -> Text:
-    words = Text(f"⚠ {say('cli.receipt.over')}", style="bold red")
-    return words.append(f"\n  {say.next(Phrase('cli.receipt.over.next'))}", style="default not bold")
+        parts += [Text(""), format_over_budget(say)]
+    if left_out := cut_table(receipt, say):
+        return [*parts, Text(""), Text(say("cli.chat.cut"), style="yellow"), left_out]
+    return parts if receipt.over_budget else [*parts, Text(""), Text(say("cli.chat.nothing_cut"), style="dim")]
 
 
 async def _why(chat: ChatState, words: str) -> None:
@@ -307,12 +293,12 @@ async def _why(chat: ChatState, words: str) -> None:
         raise InputError("chat.no_request", number=number, count=len(receipts))
     receipt = receipts[number - 1]
     head = chat.say("cli.chat.why", turn=short_id(turn.turn_id), number=number, count=len(receipts))
-    narrow = chat.screen.console.width < 100
     chat.screen.print(
         Padding(Group(Text(head, style="bold"), Text("")), (1, 0, 0, 2)),
-        Padding(segments(receipt, chat.say, full=False, narrow=narrow), (0, 0, 0, 1)),
-        Padding(Text(proof(receipt, chat.say), style="dim"), (0, 0, 0, 2)), Text(""),
-    )  # fmt: skip
+        Padding(segment_table(receipt, chat.say, full=False), (0, 0, 0, 1)),
+        Padding(Text(proof_line(receipt, chat.say), style="dim"), (0, 0, 0, 2)),
+        Text(""),
+    )
 
 
 async def _tools(chat: ChatState, words: str) -> None:
@@ -334,10 +320,11 @@ async def _collect(chat: ChatState, words: str) -> None:
 
 
 async def _compact(chat: ChatState, words: str) -> None:
-    session = chat.current_session()
+    if chat.session is None:
+        raise InputError("chat.no_turn")
     try:
         with chat.screen.console.status(chat.say("cli.chat.compacting"), spinner_style="cyan"):
-            done = await chat.app.compact(chat.owner, session.session_id)
+            done = await chat.app.compact(chat.owner, chat.session.session_id)
     except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
         return chat.show(Text(chat.say.render(error.phrase)))
     chat.print_line("cli.chat.compacted", before=done.before, after=done.after, by=done.written_by)
@@ -347,7 +334,7 @@ async def _compact(chat: ChatState, words: str) -> None:
 async def _model(chat: ChatState, words: str) -> After:
     provider = chat.app.provider
     if words:
-        with_model(chat.app.settings, words)  # one that nobody has is refused here, where there is a way back
+        with_model(chat.app.settings, words)  # one that does not exist is refused here, where there is a way back
         return SwitchModel(words)
     window = f"{provider.window:,}" if provider.window else "—"
     chat.print_line("cli.chat.model", model=provider.model, provider=provider.name, window=window)
@@ -356,18 +343,8 @@ async def _model(chat: ChatState, words: str) -> After:
 
 async def _help(chat: ChatState, words: str) -> None:
     arguments = {name: chat.say.get(f"cli.slash.{name}.arg", "") for name in COMMANDS}
-    rows = [
-        [styled(f"/{name} {given}".rstrip(), "cyan"), chat.say(f"cli.slash.{name}")]
-        for name, given in arguments.items()
-    ]
-    from rich.table import Table
-
-    made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    for row in rows:
-        made.add_row(*row)
-    chat.show(made, Text(""), Text(chat.say("cli.chat.help_keys"), style="dim"))
+    rows = [(f"/{name} {given}".rstrip(), chat.say(f"cli.slash.{name}")) for name, given in arguments.items()]
+    chat.show(pairs(rows, style="cyan"), Text(""), Text(chat.say("cli.chat.help_keys"), style="dim"))
 
 
 async def _quit(chat: ChatState, words: str) -> After:

@@ -1,11 +1,16 @@
-"""A turn on a terminal, event by event: a spinner, the answer as it comes, tool calls with their results folded,
-what people should know, and a line of figures. It shows; it decides nothing.
+"""A turn as people see it, event by event. On a terminal: a spinner, the answer as it comes, tool calls with their
+results folded, notices, and a line of figures. For pipes: the answer as plain text, and all else on the error output.
+
+It shows; it decides nothing. Where no one can be asked, a dangerous call is refused; no option says yes to everything.
 """
 
 import asyncio
 import json
+import signal
+import sys
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,40 +19,38 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
-from lamina.cli.common import one_line, short_id
-from lamina.cli.markdown import Answer, blocks, clean, finished, tail
+from lamina.app.app import App
+from lamina.app.traces import requests_of
+from lamina.cli.call import Call
 from lamina.cli.say import Say, visible
-from lamina.cli.screen import Screen
-from lamina.types import (
-    Began,
-    Decision,
-    Ended,
-    Notice,
-    ToolCallEvent,
-    ToolResult,
-    TurnEvent,
-    Usage,
-)
+from lamina.cli.screen import AnswerMarkdown, Screen, clean_text, finished_blocks, last_lines, split_blocks
+from lamina.cli.view import one_line, short_id
+from lamina.portable import handle_signal
+from lamina.ports import Ask
+from lamina.records import Session, TurnRecord
+from lamina.text.messages import Phrase
+from lamina.types import Began, Decision, Ended, Notice, ToolCallEvent, ToolResult, TurnEvent, Usage
 from lamina.types import Text as Words
 
-FRAME = 0.08
-"""Seconds between two drawings."""
+FRAME_INTERVAL_S = 0.08
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-PAUSE = 1.5
-"""Seconds of silence inside an answer after which the spinner is back."""
-MOST_SHOWN = 70
+SILENCE_S = 1.5
+"""Silence inside an answer after which the spinner is back."""
+ARGUMENT_CHARACTERS = 70
 """Characters of a call's arguments in its line."""
-FOLDED = 3
+FOLDED_LINES = 3
 """Lines of a tool's result that are shown at once."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "refused": ("⊘", "yellow"), "blocked": ("⊘", "red")}
 
-Yes = Callable[[str], Awaitable[bool]]
-"""Somebody who is asked a question."""
+AskYesNo = Callable[[str], Awaitable[bool]]
+"""Asks a person a question."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen of a turn, for the commands that look back at it."""
+class TurnSummary:
+    """What happened in a turn, for the commands that look back at it."""
 
     began: Began | None = None
     ended: Ended | None = None
@@ -97,7 +100,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Gutter:
+class GutteredText:
     """Text from outside with a line at its left, on every row that it takes: none of it can look like our own words.
 
     A character that is not ASCII counts as two columns, since terminals differ about their width: no row is ever
@@ -109,11 +112,11 @@ class Gutter:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for line in visible(self.text.replace("\r\n", "\n")).split("\n"):
-            for piece in pieces(line.replace("\t", "    "), options.max_width - 2):
+            for piece in split_columns(line.replace("\t", "    "), options.max_width - 2):
                 yield Text(f"│ {piece}", style=self.style, no_wrap=True, overflow="ignore")
 
 
-def pieces(line: str, columns: int) -> list[str]:
+def split_columns(line: str, columns: int) -> list[str]:
     """A line in rows of at most so many columns, to the last character; an empty line is one row."""
     rows, begin, used = list[str](), 0, 0
     for place, character in enumerate(line):
@@ -127,8 +130,8 @@ def pieces(line: str, columns: int) -> list[str]:
 
 def cut_columns(line: str, columns: int) -> str:
     """The beginning of a line, in so many columns."""
-    first, *more = pieces(line, columns)
-    return f"{pieces(first, columns - 2)[0]}…" if more else first
+    first, *more = split_columns(line, columns)
+    return f"{split_columns(first, columns - 2)[0]}…" if more else first
 
 
 def call_line(name: str, arguments: str, columns: int) -> Text:
@@ -145,7 +148,7 @@ def call_line(name: str, arguments: str, columns: int) -> Text:
         words = arguments
     name = cut_columns(visible(name), columns - 12)
     line = Text().append(name, style="bold")
-    rest = cut_columns(visible(one_line(words, MOST_SHOWN)), max(8, columns - len(name) - 2))
+    rest = cut_columns(visible(one_line(words, ARGUMENT_CHARACTERS)), max(8, columns - len(name) - 2))
     return line.append(f"  {rest}", style="dim") if words.strip() else line
 
 
@@ -159,10 +162,10 @@ def result_lines(
     end = "".join(f" · {word}" for word in words)
     head = Text().append(f"{mark} ", style=colour)
     head.append_text(call_line(call.name, call.arguments, width - 6 - cell_len(end))).append(end, style="dim")
-    told = result.text.strip() and (full or result.state != "refused")  # who said no knows what happened
-    rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if told else []
-    shown = rows if full else [cut_columns(row.replace("\t", "    "), width - 6) for row in rows[:FOLDED]]
-    lines: list[Any] = [Gutter("\n".join(shown), "dim")] if shown else []
+    has_text = result.text.strip() and (full or result.state != "refused")  # the person who said no knows why
+    rows = visible(result.text.replace("\r\n", "\n")).rstrip("\n").split("\n") if has_text else []
+    shown = rows if full else [cut_columns(row.replace("\t", "    "), width - 6) for row in rows[:FOLDED_LINES]]
+    lines: list[Any] = [GutteredText("\n".join(shown), "dim")] if shown else []
     if len(rows) > len(shown):
         lines.append(Text(f"└ {say('cli.chat.folded', count=len(rows) - len(shown))}", style="dim"))
     return Group(Padding(head, (0, 0, 0, 2)), *(Padding(line, (0, 0, 0, 4)) for line in lines))
@@ -172,19 +175,35 @@ class TurnView:
     """Follows one turn. `yes` is asked before a dangerous call; without it such calls are refused."""
 
     def __init__(
-        self, screen: Screen, say: Say, *, yes: Yes | None = None, clock: Callable[[], float] = time.monotonic
+        self, screen: Screen, say: Say, *, yes: AskYesNo | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.seen = Seen()
+        self.seen = TurnSummary()
         self.stopped = False
-        """Somebody pressed Ctrl-C."""
+        """The person pressed Ctrl-C."""
         self.on_stop: Callable[[], object] = lambda: None
-        """Ends the turn; set by whoever runs it."""
+        """Ends the turn; set by the caller that runs it."""
         self._screen, self._say, self._yes, self._clock = screen, say, yes, clock
         self._text, self._held, self._printed, self._asking = "", "", "", False
         self._start = self._last = clock()
         self._lock = asyncio.Lock()
 
-    async def follow(self, events: AsyncIterable[TurnEvent]) -> Seen:
+    async def run_turn(self, app: App, session: Session, words: str, *, phase: str | None = None) -> TurnSummary:
+        """Ask, and show the turn to its end."""
+        ask = self.ask if self._yes else _refuse_calls(self._say, session)
+        running = await app.start(session.owner, session.session_id, words, ask=ask, phase_prompt=phase)
+        self.on_stop = running.cancel
+        try:
+            with interrupts(self.stop):
+                summary = await self.follow(running.events())
+        except BaseException:  # the terminal is gone: what came is stored, and the turn has an end
+            running.cancel()
+            await running.wait()
+            raise
+        if await is_over_budget(app, await running.wait()):
+            self._screen.print(Text(""), Padding(format_over_budget(self._say), (0, 0, 0, 2)))
+        return summary
+
+    async def follow(self, events: AsyncIterable[TurnEvent]) -> TurnSummary:
         ticker = asyncio.create_task(self._tick())
         try:
             async for event in events:
@@ -236,7 +255,7 @@ class TurnView:
                 self._last = self._clock()
 
     def stop(self) -> None:
-        """Somebody wants it to end."""
+        """End the turn as the person wishes."""
         self.stopped = True
         self.on_stop()
 
@@ -244,20 +263,20 @@ class TurnView:
         """What moves, as it is now; blocks that are complete go above."""
         if self._asking:
             return
-        for block in finished(self._text):
+        for block in finished_blocks(self._text):
             self._block(block)
             self._text = self._text[len(block) :]
         parts: list[Any] = []
         if self._text.strip():
             parts += [Text("")] if self._printed else []
-            parts.append(Padding(Answer(tail(self._text, self._screen.height)), (0, 0, 0, 2)))
+            parts.append(Padding(AnswerMarkdown(last_lines(self._text, self._screen.height)), (0, 0, 0, 2)))
         spin = self._spin()
         parts += [Text("")] if spin and (parts or self._printed) else []
         self._screen.draw(Group(*parts, *spin) if parts or spin else None)
 
     def _spin(self) -> list[Any]:
         now = self._clock()
-        frame = SPINNER[int(now / FRAME) % len(SPINNER)]
+        frame = SPINNER[int(now / FRAME_INTERVAL_S) % len(SPINNER)]
         waiting = [call for call, result in self.seen.calls if result is None]
         if waiting:
             lines = [
@@ -269,7 +288,7 @@ class TurnView:
             since = self._say("cli.chat.whole_seconds", seconds=int(now - self._last))
             lines[-1].append(f" · {since}", style="dim")
             return [Padding(line, (0, 0, 0, 2)) for line in lines]
-        if self._text.strip() and now - self._last < PAUSE:
+        if self._text.strip() and now - self._last < SILENCE_S:
             return []
         word = self._say("cli.chat.stopping" if self.stopped else "cli.chat.thinking")
         line = Text().append(f"{frame} ", style="cyan").append(f"{word} ", style="dim")
@@ -282,25 +301,27 @@ class TurnView:
         while True:
             began = time.perf_counter()
             self.draw()
-            await asyncio.sleep(max(FRAME, 3 * (time.perf_counter() - began)))  # drawing never takes all the time
+            await asyncio.sleep(
+                max(FRAME_INTERVAL_S, 3 * (time.perf_counter() - began))
+            )  # drawing never takes all the time
 
     def _add(self, text: str) -> None:
         """Made harmless at once: from here on a line ends where everybody thinks it does."""
         text = self._held + text
         self._held = "\r" if text.endswith("\r") else ""  # half of a line's end
-        self._text += clean(text.removesuffix("\r"))
+        self._text += clean_text(text.removesuffix("\r"))
 
     def _flush(self) -> None:
         text, self._text = self._text, ""
-        for block in blocks(text):
+        for block in split_blocks(text):
             self._block(block)
 
     def _block(self, text: str) -> None:
         if text.strip():
-            self._print(Padding(Answer(text), (0, 0, 0, 2)))
+            self._print(Padding(AnswerMarkdown(text), (0, 0, 0, 2)))
 
     def _print(self, part: Any, kind: str = "block") -> None:
-        """Blocks stand apart; calls stand together."""
+        """A blank line is between blocks, and none between calls."""
         self._screen.draw(None)
         self._screen.print(*([Text("")] if self._printed and not kind == self._printed == "call" else []), part)
         self._printed = kind
@@ -332,11 +353,132 @@ def format_ending(say: Say, event: Ended, stopped: bool) -> Text:
     return words
 
 
+def format_over_budget(say: Say) -> Text:
+    words = Text(f"⚠ {say('cli.receipt.over')}", style="bold red")
+    return words.append(f"\n  {say.next(Phrase('cli.receipt.over.next'))}", style="default not bold")
+
+
 def format_question(say: Say, call: ToolCallEvent, decision: Decision) -> Group:
     """What will run, to the last character: who says yes says it to this."""
     shows = decision.shows or f"{call.name} {call.arguments}"
     head = Text().append("⚠ ", style="bold yellow").append(say("cli.chat.wants", name=visible(call.name)), style="bold")
-    lines = Padding(Gutter(shows, "yellow"), (0, 0, 0, 4))
+    lines = Padding(GutteredText(shows, "yellow"), (0, 0, 0, 4))
     reason = " ".join(decision.explain(say.lang).split())  # in lines of ours, none of which a quoted name can begin
     why = [Padding(Text(visible(reason), style="dim"), (0, 0, 0, 4))] if reason else []
     return Group(Padding(head, (0, 0, 0, 2)), lines, *why)
+
+
+@contextmanager
+def interrupts(stop: Callable[[], object]) -> Generator[None, None, None]:
+    """The first Ctrl-C asks the turn to end and stores what came; a second one ends the program as always."""
+
+    def on_interrupt() -> None:
+        restore()
+        stop()
+
+    restore = handle_signal(asyncio.get_running_loop(), signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        restore()
+
+
+@asynccontextmanager
+async def open_app(call: Call, screen: Screen | None) -> AsyncGenerator[App, None]:
+    """The app with its background work; a screen shows that it is being opened."""
+    status = screen.console.status(call.say("cli.chat.opening"), spinner_style="cyan") if screen else nullcontext()
+    async with AsyncExitStack() as stack:
+        with status:
+            app = await stack.enter_async_context(App.open(settings=call.settings))
+        yield app
+
+
+async def is_over_budget(app: App, turn: TurnRecord) -> bool:
+    """Was more sent than the budget, because it had to be?"""
+    return any(receipt.over_budget for receipt in await requests_of(app.store, turn.owner, turn))
+
+
+async def run_plain_turn(
+    call: Call, app: App, session: Session, words: str, *, phase: str | None = None, quiet: bool = False
+) -> tuple[TurnSummary, str, int]:
+    """A turn for pipes: what happened in it, its answer, and the exit code."""
+    ask = _refuse_calls(call.say, session)
+    running = await app.start(app.settings.user, session.session_id, words, ask=ask, phase_prompt=phase)
+    try:
+        with interrupts(running.cancel):
+            summary, text = await _print_turn(call, running.events(), quiet=quiet)
+    except BaseException:  # the reader of the output is gone: what came is stored, and the turn has an end
+        running.cancel()
+        await running.wait()
+        raise
+    if await is_over_budget(app, await running.wait()):
+        call.report("cli.receipt.over")
+        print(call.say.next(Phrase("cli.receipt.over.next")), file=sys.stderr, flush=True)
+    return summary, text, _report_end(call, summary.ended or Ended("failed"), running.cancelled)
+
+
+def _refuse_calls(say: Say, session: Session) -> Ask:
+    """No one is there to be asked: the tool does not run, and the person reads why and where it could."""
+
+    async def refuse(call: ToolCallEvent, decision: Decision) -> None:
+        shows = one_line(decision.shows or call.arguments, 200)
+        lines = [say("cli.talk.refused", name=call.name, shows=shows)]
+        if reason := decision.explain(say.lang):
+            lines.append(say("cli.talk.reason", reason=one_line(reason, 200)))
+        lines.append(say("cli.talk.refused.next", id=short_id(session.session_id)))
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    return refuse
+
+
+async def _print_turn(call: Call, events: AsyncIterable[TurnEvent], *, quiet: bool) -> tuple[TurnSummary, str]:
+    """The answer to the standard output as it comes, everything else to the error output; also returned.
+
+    A blank line is between the texts of two steps, and everything on the error output begins a line of its own.
+    """
+    summary, steps, paused = TurnSummary(), [""], False
+
+    def write(text: str) -> None:
+        if not quiet and text:
+            sys.stdout.write(visible(text.replace("\r\n", "\n")))
+            sys.stdout.flush()
+
+    def end_line() -> None:
+        write("\n" if steps[-1] and not paused and not steps[-1].endswith("\n") else "")
+
+    async for event in events:
+        summary.take(event)
+        if isinstance(event, ToolCallEvent | ToolResult | Notice):
+            end_line()
+            paused = True
+        match event:
+            case Words():
+                if paused and steps[-1]:
+                    write("" if steps[-1].endswith("\n\n") else "\n")
+                    steps[-1:] = [steps[-1].rstrip("\n"), ""]
+                paused = False
+                steps[-1] += event.text
+                write(event.text)
+            case ToolResult():
+                state = call.say(f"cli.chat.{event.state}")
+                call.report("cli.talk.called", name=event.name, state=state, seconds=f"{event.seconds:.1f}")
+            case Notice():
+                print(format_notice(call.say, event), file=sys.stderr)
+            case _:
+                pass
+    end_line()
+    return summary, "\n\n".join(steps)
+
+
+def _report_end(call: Call, ended: Ended, stopped: bool) -> int:
+    """Why a turn is not complete, on the error output; the exit code."""
+    if ended.state == "complete":
+        return 0
+    if stopped:
+        call.report("cli.chat.stopped")
+        return INTERRUPTED
+    text = call.say.render(ended.error) if ended.error else call.say(f"cli.chat.ended.{ended.state}")
+    call.report("cli.error", text=text)
+    if ended.hint:
+        print(call.say.next(ended.hint), file=sys.stderr)
+    return 1

@@ -1,7 +1,7 @@
 """What people type: messages of one or many lines with their history, slash commands completed, and a clear yes.
 
-What was typed before a question was shown never answers it. The history lies in the user's state folder, for nobody
-else to read.
+What was typed before a question was shown never answers it. The history is in the user's state folder, which nobody
+else can read.
 """
 
 import json
@@ -61,7 +61,7 @@ Choices = Callable[[str], Iterable[Choice]]
 
 
 class MessageHistory(History):
-    """A line of JSON for each message, mode 0600. A history that cannot be kept is no reason not to talk."""
+    """A line of JSON for each message, mode 0600. A chat goes on where the history cannot be stored."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def _text_of(line: str) -> str:
 
 
 class SlashCompleter(Completer):
-    """`/mo` becomes `/mode`, and behind `/mode ` stand the modes. Ordinary words are left alone."""
+    """`/mo` becomes `/mode`, and after `/mode ` the modes are offered. Ordinary words are left alone."""
 
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
@@ -105,9 +105,9 @@ class SlashCompleter(Completer):
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
             return
-        name, blank, begun = text[1:].partition(" ")
+        name, blank, rest = text[1:].partition(" ")
         for word, meaning in self._choices(name if blank else ""):
-            typed = begun if blank else text
+            typed = rest if blank else text
             if word.startswith(typed):
                 yield Completion(word, -len(typed), display_meta=visible(meaning))
 
@@ -137,26 +137,30 @@ def _bindings(nothing: Callable[[], None]) -> KeyBindings:
     return keys
 
 
-class Keys:
-    """The keyboard of a chat."""
+class Keyboard:
+    """How a person types messages in a chat."""
 
     def __init__(self, history: Path, choices: Choices, toolbar: Callable[[bool], str]) -> None:
         self._cleared = False
         slash = Condition(lambda: get_app().current_buffer.text.startswith("/"))
         self._session: PromptSession[str] = PromptSession(
-            multiline=True, history=MessageHistory(history), completer=SlashCompleter(choices), style=STYLE,
-            complete_while_typing=slash, complete_style=CompleteStyle.COLUMN, key_bindings=_bindings(self._clear),
+            multiline=True,
+            history=MessageHistory(history),
+            completer=SlashCompleter(choices),
+            style=STYLE,
+            complete_while_typing=slash,
+            complete_style=CompleteStyle.COLUMN,
+            key_bindings=_bindings(self._clear),
             bottom_toolbar=lambda: [("class:bottom-toolbar", toolbar(self._cleared))],
             prompt_continuation=lambda width, number, wrapped: [("class:prompt", "· ".rjust(width))],
-        )  # fmt: skip
-
+        )
         window = self._session.layout.current_window
-        window.dont_extend_height = Condition(lambda: True)  # the line of figures stands right below what is typed
+        window.dont_extend_height = Condition(lambda: True)  # the toolbar is right below what is typed
 
     def _clear(self) -> None:
         self._cleared = True
 
-    async def message(self) -> str | None:
+    async def read_message(self) -> str | None:
         """What was typed, without blanks around it; None when people leave."""
         self._cleared = False
         try:
@@ -179,7 +183,7 @@ async def ask_yes_no(question: str) -> bool:
 
 
 def forget_typed(given: Input) -> None:
-    """Keys that nobody has read yet, and those that an earlier prompt read and left for the next."""
+    """Drop keys that are not read yet, and those that an earlier prompt read and left for the next."""
     clear_typeahead(given)
     if termios:
         with suppress(termios.error, OSError, ValueError):
@@ -207,7 +211,7 @@ def keep_typed() -> None:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Keys that are pressed meanwhile are not shown; they wait for the next prompt, each as it was pressed."""
+    """Keys that are pressed inside are not shown; they wait for the next prompt, each as it was pressed."""
     found: Any = None
     if termios:
         with suppress(termios.error, OSError, ValueError):

@@ -5,21 +5,24 @@ from typing import Annotated, Any
 
 from lamina.app.lookup import Origin, find_memory, forget, origin_of
 from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, option, show_json, to_plain
-from lamina.cli.common import format_time, one_line, page, pairs, short_id, styled, table
 from lamina.cli.say import Say
-from lamina.cli.sessions import DEFAULT_LIMIT, Limit, join_words, mark_hits
+from lamina.cli.sessions import DEFAULT_LIMIT, Limit, Query, join_words, mark_hits
+from lamina.cli.view import FittedTable, details, format_time, one_line, page, short_id, styled, table
 from lamina.errors import InputError, NotFoundError, SettingsError, format_value
 from lamina.records import Memory
 
 COLOURS = {"preference": "magenta", "fact": "blue", "event": "yellow", "instruction": "green"}
-COMMANDS = Commands("memory")
+MEMORY = Commands("memory")
 MemoryName = Annotated[str, argument("memory", "ID")]
 Fact = Annotated[str, argument("fact", "TEXT")]
 Kind = Annotated[str | None, option("kind")]
 Importance = Annotated[float | None, option("importance")]
+Everything = Annotated[bool, flag("everything", "--all")]
+Pin = Annotated[bool, flag("pin", "--pin")]
+MemoryNames = Annotated[list[str], argument("memories", "ID")]
 
 
-def memory_table(say: Say, memories: Sequence[Memory]) -> Any:
+def memory_table(say: Say, memories: Sequence[Memory]) -> FittedTable:
     columns, rows = ("id", "kind", "importance", "day", "text"), [_memory_row(say, one) for one in memories]
     return table(say, columns, rows, right=("importance",), yields=("importance", "day", "kind"))
 
@@ -39,11 +42,10 @@ def _kind(say: Say, kind: str) -> str:
     return say.get(f"cli.kind.{kind}", kind)
 
 
-@COMMANDS.listing()
+@MEMORY.listing()
 async def list_memories(
-    call: Call, kind: Kind = None, everything: Annotated[bool, flag("everything", "--all")] = False,
-    limit: Limit = DEFAULT_LIMIT, as_json: Json = False,
-) -> None:  # fmt: skip
+    call: Call, kind: Kind = None, everything: Everything = False, limit: Limit = DEFAULT_LIMIT, as_json: Json = False
+) -> None:
     async with call.open() as app:
         found = await app.memory(call.user).list(kind=kind, limit=limit, everything=everything)
     if as_json:
@@ -61,11 +63,10 @@ def _check_importance(importance: float | None) -> None:
         raise InputError("option.not_a_share", option="--importance", value=importance)
 
 
-@COMMANDS.command("add")
+@MEMORY.command("add")
 async def add(
-    call: Call, text: Fact, kind: Kind = None, importance: Importance = None,
-    pinned: Annotated[bool, flag("pin", "--pin")] = False, as_json: Json = False,
-) -> None:  # fmt: skip
+    call: Call, text: Fact, kind: Kind = None, importance: Importance = None, pinned: Pin = False, as_json: Json = False
+) -> None:
     _check_importance(importance)
     async with call.open(makes=True) as app:
         made = await app.memory(call.user).remember(text, kind=kind, importance=importance, pinned=pinned)
@@ -82,10 +83,8 @@ def _tell(call: Call, code: str, memory: Memory) -> None:
     call.tell(code, id=short_id(memory.memory_id), text=one_line(memory.text, 80))
 
 
-@COMMANDS.command("search")
-async def search(
-    call: Call, words: Annotated[list[str], argument("words", "WORDS")], limit: Limit = 5, as_json: Json = False
-) -> None:
+@MEMORY.command("search")
+async def search(call: Call, words: Query, limit: Limit = 5, as_json: Json = False) -> None:
     query = join_words(words)
     if not call.settings.memory:
         raise SettingsError("memory.off")
@@ -96,26 +95,31 @@ async def search(
         show_json([{"score": one.score, "why": one.why.text(), "memory": one.memory} for one in found])
     elif not found:
         call.tell("cli.found.none", query=query)
-    else:  # the reason below the text: a column of its own would take the width that the text needs
-        rows = [
-            [styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", format_time(one.memory.created)[:10],
-             mark_hits(one_line(one.memory.text), query).append("\n").append(call.say.render(one.why), style="dim")]
-            for one in found
-        ]  # fmt: skip
-        page(table(call.say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day")))
+    else:
+        page(found_table(call.say, found, query))
 
 
-@COMMANDS.command("show")
+def found_table(say: Say, found: Sequence[Any], query: str) -> FittedTable:
+    """The reason is below the text: a column of its own would take the width that the text needs."""
+    rows: list[list[Any]] = []
+    for one in found:
+        day, text = format_time(one.memory.created)[:10], mark_hits(one_line(one.memory.text), query)
+        text.append("\n").append(say.render(one.why), style="dim")
+        rows.append([styled(short_id(one.memory.memory_id), "cyan"), f"{one.score:.2f}", day, text])
+    return table(say, ("id", "score", "day", "text"), rows, right=("score",), yields=("score", "day"))
+
+
+@MEMORY.command("show")
 async def show(call: Call, name: MemoryName, as_json: Json = False) -> None:
     async with call.open() as app:
         memory = await find_memory(app.store, call.user, name)
         origin = await origin_of(app.store, call.user, memory)
     if as_json:
         turn = {"turn_id": memory.turn_id, "seq": memory.seq} if memory.turn_id else None
-        show_json({"memory": memory, "session": origin.session, "turn": turn, "message": origin.message,
-                   "superseded_by": origin.superseded_by, "supersedes": origin.supersedes})  # fmt: skip
+        names = ("session", "message", "superseded_by", "supersedes")
+        show_json({"memory": memory, "turn": turn, **{name: getattr(origin, name) for name in names}})
     else:
-        page(pairs(call.say, _details(call.say, memory, origin)))
+        page(details(call.say, _details(call.say, memory, origin)))
 
 
 def _details(say: Say, memory: Memory, origin: Origin) -> Mapping[str, object]:
@@ -147,7 +151,7 @@ def _other(say: Say, name: str, memory: Memory | None) -> str:
     return f"{short_id(name)}  {text}"
 
 
-@COMMANDS.command("edit")
+@MEMORY.command("edit")
 async def edit(call: Call, name: MemoryName, text: Fact, kind: Kind = None, importance: Importance = None) -> None:
     _check_importance(importance)
     async with call.open() as app:
@@ -156,10 +160,8 @@ async def edit(call: Call, name: MemoryName, text: Fact, kind: Kind = None, impo
     _tell(call, "cli.memory.edited", memory)
 
 
-@COMMANDS.command("forget")
-async def forget_memories(
-    call: Call, names: Annotated[list[str], argument("memories", "ID")], yes: Yes = False, as_json: Json = False
-) -> None:
+@MEMORY.command("forget")
+async def forget_memories(call: Call, names: MemoryNames, yes: Yes = False, as_json: Json = False) -> None:
     async with call.open() as app:
         found = [await find_memory(app.store, call.user, name) for name in names]
         ids = list(dict.fromkeys(memory.memory_id for memory in found))
@@ -174,7 +176,7 @@ async def forget_memories(
         call.tell("cli.memory.summary", id=short_id(session.session_id), title=one_line(session.title, 60))
 
 
-@COMMANDS.command("pin")
+@MEMORY.command("pin")
 async def pin(call: Call, name: MemoryName, off: Annotated[bool, flag("pin_off", "--off")] = False) -> None:
     async with call.open() as app:
         memory = await find_memory(app.store, call.user, name)
@@ -182,12 +184,14 @@ async def pin(call: Call, name: MemoryName, off: Annotated[bool, flag("pin_off",
     _tell(call, "cli.memory.unpinned" if off else "cli.memory.pinned", memory)
 
 
-@COMMANDS.command("profile")
+@MEMORY.command("profile")
 async def profile(
-    call: Call, name: Annotated[str | None, argument("profile_name", "NAME")] = None,
+    call: Call,
+    name: Annotated[str | None, argument("profile_name", "NAME")] = None,
     value: Annotated[str | None, argument("profile_value", "VALUE")] = None,
-    unset: Annotated[bool, flag("unset", "--unset")] = False, as_json: Json = False,
-) -> None:  # fmt: skip
+    unset: Annotated[bool, flag("unset", "--unset")] = False,
+    as_json: Json = False,
+) -> None:
     if unset and (name is None or value is not None):
         raise InputError("option.bad_unset")
     if name is not None and not name.strip():

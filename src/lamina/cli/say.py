@@ -4,7 +4,6 @@ import json
 import unicodedata
 from collections.abc import Iterable
 
-from lamina.errors import LaminaError
 from lamina.text.messages import LANGUAGES, LIST_SEPARATORS, Phrase, Value, is_known
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u2060\ufeff"
@@ -31,9 +30,6 @@ class Say:
     def render(self, said: Phrase | str) -> str:
         """An error, a reason or a notice. Sentences of older stores and of other people's code have no code."""
         return visible(Phrase.of(said).text(self.lang))
-
-    def error(self, error: LaminaError) -> str:
-        return self("cli.error", text=self.render(error.phrase))
 
     def next(self, hint: Phrase | str) -> str:
         return self("cli.next", text=self.render(hint))

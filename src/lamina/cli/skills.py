@@ -16,12 +16,12 @@ from lamina.app.lookup import (
     unfilled,
 )
 from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, show_json
-from lamina.cli.common import one_line, page, pairs, styled, table
 from lamina.cli.say import Say, visible
+from lamina.cli.view import details, one_line, page, styled, table
 from lamina.records import Template
-from lamina.settings import Settings, load_settings
+from lamina.settings import Settings
 
-COMMANDS = Commands("skills")
+SKILLS = Commands("skills")
 TemplateName = Annotated[str, argument("template", "NAME")]
 TemplatePath = Annotated[Path, argument("templates", "PATH")]
 Shared = Annotated[bool, flag("shared", "--shared")]
@@ -32,7 +32,7 @@ def _to_dict(owner: str, template: Template) -> dict[str, Any]:
     return {"owner": owner, "shared": owner == SHARED, **fields}
 
 
-@COMMANDS.listing()
+@SKILLS.listing()
 async def list_skills(call: Call, as_json: Json = False) -> None:
     async with call.open() as app:
         found = await listed(app.store, call.user)
@@ -65,7 +65,7 @@ def _row(say: Say, owner: str, template: Template) -> list[Any]:
     return [name, kind, scenario, apps, enabled, words["whose"], one_line(template.source, 60)]
 
 
-@COMMANDS.command("import")
+@SKILLS.command("import")
 async def import_skills(call: Call, path: TemplatePath, shared: Shared = False, as_json: Json = False) -> None:
     settings = call.settings
     owner = SHARED if shared else settings.user
@@ -90,9 +90,9 @@ def _slot_warnings(say: Say, templates: Sequence[Template], known: Container[str
     ]
 
 
-@COMMANDS.command("check", shared=())
+@SKILLS.command("check", shared=())
 def check(call: Call, path: TemplatePath, as_json: Json = False) -> None:
-    say, settings = call.say, load_settings()
+    say, settings = call.say, call.settings
     templates, faults = check_templates(path, settings)
     warnings = _slot_warnings(say, templates, (), settings)
     if as_json:
@@ -108,7 +108,7 @@ def check(call: Call, path: TemplatePath, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@COMMANDS.command("show")
+@SKILLS.command("show")
 async def show(call: Call, name: TemplateName, as_json: Json = False) -> None:
     async with call.open() as app:
         owner, template = await find_template(app.store, [call.user, SHARED], name)
@@ -120,25 +120,27 @@ async def show(call: Call, name: TemplateName, as_json: Json = False) -> None:
     rows |= {"scenario": template.scenario, "apps": words["apps"], "enabled": words["enabled"]}
     rows |= {"priority": f"{template.priority}/{template.sort}", "source": template.source}
     rows |= {"whose": words["whose"], "description": template.description}
-    page(pairs(call.say, rows))
+    page(details(call.say, rows))
     print(f"\n{visible(template.content)}")
 
 
-@COMMANDS.command("enable")
+@SKILLS.command("enable")
 async def enable(call: Call, name: TemplateName, shared: Shared = False) -> None:
-    async with call.open() as app:
-        template = await switch_template(app.store, SHARED if shared else call.user, name, True)
-    call.tell("cli.skills.enabled", name=template.name)
+    await _switch(call, name, shared, on=True)
 
 
-@COMMANDS.command("disable")
+@SKILLS.command("disable")
 async def disable(call: Call, name: TemplateName, shared: Shared = False) -> None:
+    await _switch(call, name, shared, on=False)
+
+
+async def _switch(call: Call, name: str, shared: bool, *, on: bool) -> None:
     async with call.open() as app:
-        template = await switch_template(app.store, SHARED if shared else call.user, name, False)
-    call.tell("cli.skills.disabled", name=template.name)
+        template = await switch_template(app.store, SHARED if shared else call.user, name, on)
+    call.tell("cli.skills.enabled" if on else "cli.skills.disabled", name=template.name)
 
 
-@COMMANDS.command("delete")
+@SKILLS.command("delete")
 async def delete(call: Call, name: TemplateName, shared: Shared = False, yes: Yes = False) -> None:
     async with call.open() as app:
         owner, template = await find_template(app.store, [SHARED if shared else call.user], name)

@@ -1,8 +1,12 @@
-"""`lamina store`: what is in it, backup, verify, export, import, reindex, and the jobs that failed."""
+"""`lamina store` and `lamina keys`: what is in the store, backup, verify, export, import, reindex, and the jobs that
+failed; who may use the gateway. A key is shown when it is created, and never again."""
 
+import re
 import sys
+import time
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,17 +14,25 @@ from lamina.app import store_admin
 from lamina.app.app import App
 from lamina.app.lookup import whole_id
 from lamina.app.store_admin import STDIO, open_only
-from lamina.cli.call import Call, Commands, Json, argument, flag, option, show_json
-from lamina.cli.common import format_size, format_time, one_line, page, pairs, short_id, styled, table
-from lamina.cli.say import escape_json
+from lamina.cli.call import Call, Commands, Json, argument, check_choice, flag, option, show_json
+from lamina.cli.say import Say, escape_json
+from lamina.cli.view import details, format_size, format_time, one_line, page, short_id, styled, table
+from lamina.errors import InputError, format_value
+from lamina.records import ApiKey
 from lamina.text.messages import Phrase
 
-COMMANDS = Commands("store")
+STORE = Commands("store")
+KEYS = Commands("keys")
 WHOLE_STORE = ("store",)
 """Commands about the whole store have no `--user`."""
+SCOPES = ("chat", "read", "write", "metrics")
+DEFAULT_SCOPES = ("chat", "read", "write")
+UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+LEAST_ID_CHARACTERS = 4
+STATE_COLOURS = {"usable": "green", "revoked": "red", "expired": "yellow"}
 
 
-@COMMANDS.listing()
+@STORE.listing()
 async def show_store(call: Call, as_json: Json = False) -> None:
     say, settings = call.say, call.settings
     async with open_only(settings.store) as opened:
@@ -35,14 +47,14 @@ async def show_store(call: Call, as_json: Json = False) -> None:
     rows |= {"owners": f"{info.owners:,}", "user": settings.user}
     rows |= {name: f"{count:,}" for name, count in info.counts.items()}
     rows["jobs"] = styled(jobs, "bold red") if parked else jobs
-    page(pairs(say, rows))
+    page(details(say, rows))
     if parked:
         call.tell("cli.store.parked", count=info.jobs["parked"])
     if not info.searches_all:
         call.warn("cli.search.index_rebuilding")
 
 
-@COMMANDS.command("backup", shared=WHOLE_STORE)
+@STORE.command("backup", shared=WHOLE_STORE)
 async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) -> None:
     async with open_only(call.settings.store) as opened:
         with call.progress("cli.progress.copying") as step:
@@ -54,7 +66,7 @@ async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) 
         call.warn("cli.store.index_left_out")
 
 
-@COMMANDS.command("verify", shared=WHOLE_STORE)
+@STORE.command("verify", shared=WHOLE_STORE)
 async def verify(call: Call, as_json: Json = False) -> None:
     async with open_only(call.settings.store) as opened:
         with call.progress("cli.progress.checking") as step:
@@ -75,7 +87,7 @@ async def verify(call: Call, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-class Output:
+class _ExportOutput:
     """The standard output for the lines of an export; a terminal gets nothing that it would obey."""
 
     def __init__(self) -> None:
@@ -85,26 +97,28 @@ class Output:
         return sys.stdout.write(escape_json(text) if self._terminal else text)
 
 
-@COMMANDS.command("export")
+@STORE.command("export")
 async def export(
-    call: Call, target: Annotated[str, argument("target", "FILE")] = STDIO,
+    call: Call,
+    target: Annotated[str, argument("target", "FILE")] = STDIO,
     everybody: Annotated[bool, flag("everybody", "--all")] = False,
-) -> None:  # fmt: skip
+) -> None:
     owner = None if everybody else call.user
     async with open_only(call.settings.store) as opened:
         if target == STDIO:
-            await store_admin.export(opened, owner, Output())
+            await store_admin.export(opened, owner, _ExportOutput())
             return
         with call.progress("cli.progress.copying"):
             count = await store_admin.export_to(opened, owner, Path(target))
     call.tell("cli.store.exported", count=count, path=target)
 
 
-@COMMANDS.command("import", shared=WHOLE_STORE)
+@STORE.command("import", shared=WHOLE_STORE)
 async def import_rows(
-    call: Call, source: Annotated[str, argument("export", "FILE")],
+    call: Call,
+    source: Annotated[str, argument("export", "FILE")],
     user: Annotated[str | None, option("to_user", "--user")] = None,
-) -> None:  # fmt: skip
+) -> None:
     call.user_option = user
     async with App.open(settings=call.settings, work=False, index=False) as app:
         with call.progress("cli.progress.reading") as step:
@@ -120,7 +134,7 @@ async def import_rows(
     call.tell("cli.store.imported", count=count)
 
 
-@COMMANDS.command("reindex", shared=WHOLE_STORE)
+@STORE.command("reindex", shared=WHOLE_STORE)
 async def reindex(call: Call) -> None:
     store_admin.must_exist(call.settings.store)
     async with App.open(settings=call.settings, work=False) as app:
@@ -129,7 +143,7 @@ async def reindex(call: Call) -> None:
     call.tell("cli.store.indexed", messages=messages, memories=memories)
 
 
-@COMMANDS.command("jobs")
+@STORE.command("jobs")
 async def jobs(call: Call, as_json: Json = False) -> None:
     async with open_only(call.settings.store) as opened:
         found = await store_admin.parked_jobs(opened, call.user)
@@ -138,17 +152,105 @@ async def jobs(call: Call, as_json: Json = False) -> None:
     elif not found:
         call.tell("cli.jobs.none", user=call.user)
     else:
-        rows = [
-            [styled(short_id(j.job_id), "cyan"), j.kind, f"{j.attempts}", format_time(j.updated),
-             styled(one_line(call.say.render(Phrase.load(j.error)), 400), "red")]
-            for j in found
-        ]  # fmt: skip
+        rows: list[list[Any]] = []
+        for job in found:
+            error = styled(one_line(call.say.render(Phrase.load(job.error)), 400), "red")
+            rows.append(
+                [styled(short_id(job.job_id), "cyan"), job.kind, f"{job.attempts}", format_time(job.updated), error]
+            )
         columns, yields = ("id", "kind", "attempts", "when", "error"), ("attempts", "when", "kind")
         page(table(call.say, columns, rows, right=("attempts",), yields=yields))
 
 
-@COMMANDS.command("retry")
+@STORE.command("retry")
 async def retry(call: Call, name: Annotated[str, argument("job", "JOB")]) -> None:
     async with open_only(call.settings.store) as opened:
         job = await opened.jobs.unpark(call.user, await whole_id(opened, call.user, "job", name))
     call.tell("cli.jobs.again", id=short_id(job.job_id))
+
+
+def _key_to_dict(key: ApiKey) -> dict[str, Any]:
+    return {name: getattr(key, name) for name in ApiKey.__slots__} | {
+        "scopes": list(key.scopes),
+        "state": _key_state(key),
+    }
+
+
+def _key_state(key: ApiKey) -> str:
+    return "revoked" if key.revoked is not None else "usable" if key.usable(time.time()) else "expired"
+
+
+@KEYS.listing()
+async def list_keys(call: Call, as_json: Json = False) -> None:
+    async with call.open() as app:
+        found = await app.store.keys.list(call.user)
+    if as_json:
+        show_json([_key_to_dict(key) for key in found])
+    elif not found:
+        call.tell_none("cli.keys.none")
+    else:
+        columns = ("id", "name", "scopes", "limits", "expires", "used", "key_state")
+        rows = [_key_row(call.say, key) for key in found]
+        page(table(call.say, columns, rows, yields=("limits", "used", "expires", "scopes")))
+
+
+def _key_row(say: Say, key: ApiKey) -> list[Any]:
+    state = _key_state(key)
+    limits = [say("cli.keys.rate", number=key.rate)] if key.rate else []
+    limits += [say("cli.keys.tokens", number=key.tokens)] if key.tokens else []
+    names = [one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—"]
+    times = [format_time(key.expires), format_time(key.used)]
+    shown_state = styled(say(f"cli.keys.state.{state}"), STATE_COLOURS[state])
+    return [styled(short_id(key.key_id), "cyan"), *names, *times, shown_state]
+
+
+@KEYS.command("new", examples=True)
+async def new(
+    call: Call,
+    name: Annotated[str | None, option("key_name", "--name")] = None,
+    scope: Annotated[list[str] | None, option("scope", "--scope")] = None,
+    rate: Annotated[int, option("rate", "--rate", least=0, most=10**9)] = 0,
+    tokens: Annotated[int, option("tokens", "--tokens", least=0, most=10**15)] = 0,
+    expires: Annotated[str | None, option("expires", "--expires")] = None,
+    as_json: Json = False,
+) -> None:
+    for each in scope or ():
+        check_choice("--scope", each, SCOPES)
+    scopes = tuple(each for each in SCOPES if each in (scope or DEFAULT_SCOPES))
+    until = None if expires is None else time.time() + _parse_duration(expires)
+    if name is not None and not name.strip():
+        raise InputError("option.empty", option="--name")
+    async with call.open(makes=True) as app:
+        used = {key.name for key in await app.store.keys.list(call.user)}
+        named = next(free for number in count(1) if (free := f"key-{number}") not in used) if name is None else name
+        key, text = await app.store.keys.add(
+            call.user, named.strip(), scopes=scopes, rate=rate, tokens=tokens, expires=until
+        )
+    if as_json:
+        show_json(_key_to_dict(key) | {"key": text})
+        return
+    call.tell("cli.keys.made", id=key.key_id, user=key.owner)
+    print(text)
+
+
+def _parse_duration(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,6})([mhdw])", text.strip())
+    if not found or not int(found[1]):
+        raise InputError("option.bad_duration", option="--expires", value=format_value(text))
+    return int(found[1]) * UNIT_SECONDS[found[2]]
+
+
+@KEYS.command("revoke")
+async def revoke(call: Call, key: Annotated[str, argument("key", "ID")], as_json: Json = False) -> None:
+    async with call.open() as app:
+        known = [each.key_id for each in await app.store.keys.list(call.user)]
+        gone = await app.store.keys.revoke(call.user, _complete_id(key, known))
+    call.reply(as_json, _key_to_dict(gone), "cli.keys.revoked", id=gone.key_id, name=gone.name)
+
+
+def _complete_id(begin: str, known: list[str]) -> str:
+    """The one id that begins so; if there is none, the store says so."""
+    found = [key_id for key_id in known if key_id.startswith(begin)] if len(begin) >= LEAST_ID_CHARACTERS else []
+    if len(found) > 1:
+        raise InputError("key.ambiguous", id=format_value(begin))
+    return found[0] if found else begin

@@ -1,16 +1,19 @@
-"""What the two drivers have in common: how a transaction is written, and the few things in which their SQL differs.
+"""What the two drivers have in common: how a transaction is written and run, and where their SQL differs.
 
 A transaction is a generator: it yields a statement with its values, gets the rows back, and returns its result.
-It has no effect of its own and can be run again from the start, so a driver may retry it.
+It has no effect of its own and can be run again from the start, so a driver may retry it. A method of a group that is
+such a generator becomes a coroutine by `@read` or `@write`.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from types import CoroutineType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -20,6 +23,7 @@ from lamina.text.messages import Phrase
 from lamina.text.unicode import check_unicode, utf8_size
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Clock = Callable[[], float]
 Row = Sequence[Any]
 Statement = tuple[str, Sequence[Any]]
@@ -85,8 +89,8 @@ class Database(Protocol):
         is still running then is stopped, and the transaction gets an `OutOfTimeError` in its place, once."""
         ...
 
-    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
-        """A read of tables that change rarely, under a name of its own; where no other process can have changed them,
+    async def read_cached(self, owner: str, key: Hashable, make: Make[T]) -> T:
+        """A read of tables that change rarely, under a key of its own; where no other process can have changed them,
         it is cached. The result must not be changed."""
         ...
 
@@ -103,6 +107,75 @@ class Database(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Group:
+    """Some of the store's methods, over one database and with one clock."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    @staticmethod
+    def db_of(args: tuple[Any, ...]) -> Database:
+        """The database of the group whose method has these arguments."""
+        return cast("Group", args[0])._db
+
+
+def _owner_of(args: tuple[Any, ...]) -> str:
+    """The first argument of a method, or the owner that it has."""
+    return getattr(args[1], "owner", args[1])
+
+
+def read(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
+    """Run the transaction that a method is as a read of its owner."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await Group.db_of(args).read(_owner_of(args), lambda: method(*args, **options))
+
+    return run
+
+
+def read_cached(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
+    """The same for tables that change rarely; the arguments of the method, all hashable, are the key."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        key = (method.__qualname__, args[2:], *sorted(options.items()))
+        return await Group.db_of(args).read_cached(_owner_of(args), key, lambda: method(*args, **options))
+
+    return run
+
+
+def write(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
+    """Run the transaction that a method is as a write of its owner."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await Group.db_of(args).write(_owner_of(args), lambda: method(*args, **options))
+
+    return run
+
+
+def write_any_owner(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
+    """Run the transaction that a method is as a write of all owners."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await Group.db_of(args).write_any_owner(lambda: method(*args, **options))
+
+    return run
+
+
+def read_any_owner(method: Callable[P, Steps[T]]) -> "Callable[P, CoroutineType[Any, Any, T]]":
+    """Run the transaction that a method is as a read of all owners."""
+
+    @wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        return await Group.db_of(args).read_any_owner(lambda: method(*args, **options))
+
+    return run
 
 
 class OutOfTimeError(RuntimeError):
@@ -213,12 +286,47 @@ def new_id() -> str:
     return uuid4().hex
 
 
-def not_found(code: str, name: object) -> NotFoundError:
-    return NotFoundError(code, name=format_value(name), hint=ABSENT)
+def one_row(rows: Sequence[Row], code: str, name: object) -> Row:
+    """The row that was asked for by this name; the code is that of the error when there is none."""
+    if not rows:
+        raise NotFoundError(code, name=format_value(name), hint=ABSENT)
+    return rows[0]
+
+
+def columns_of(record: type[Any]) -> str:
+    """The columns of a table, which are the fields of its record in their order."""
+    return ", ".join(field.name for field in fields(record))
+
+
+def column_values(record: Any, columns: str) -> list[Any]:
+    """The fields of a record as the columns keep them."""
+    return [_stored(getattr(record, name)) for name in columns.split(", ")]
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    is_json = isinstance(value, Mapping | tuple)
+    return dump(cast("object", value)) if is_json else value
 
 
 def marks(count: int) -> str:
     return ", ".join("?" * count)
+
+
+def where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The condition that columns have these values, and its values; None leaves a column out."""
+    given = {name: _stored(value) for name, value in wanted.items() if value is not None}
+    return " AND ".join(f"{name} = ?" for name in given), [*given.values()]
+
+
+def set_clause(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = ?" for name in values)
+
+
+def set_excluded(columns: Iterable[str]) -> str:
+    """For an ON CONFLICT clause: the new values of these columns take the place of the old ones."""
+    return ", ".join(f"{name} = excluded.{name}" for name in columns)
 
 
 def like(text: str) -> str:
@@ -227,9 +335,10 @@ def like(text: str) -> str:
     return f"%{escaped}%"
 
 
-def batches(rows: Sequence[Row], width: int) -> Iterator[Sequence[Row]]:
+def batches(items: Sequence[T], width: int = 1) -> Iterator[Sequence[T]]:
+    """As many at a time as one statement takes, each of `width` values."""
     size = max(1, MAX_VALUES // width)
-    yield from (rows[at : at + size] for at in range(0, len(rows), size))
+    yield from (items[at : at + size] for at in range(0, len(items), size))
 
 
 def insert(table: str, columns: str, rows: Sequence[Row], ending: str = "") -> Steps[list[Row]]:

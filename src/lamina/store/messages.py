@@ -1,24 +1,41 @@
-"""Messages: checked, written, read back in the order of their numbers, and cut into the words that search looks for.
+"""Messages: checked, written, read back in the order of their numbers, and found by their words.
 
 What a message may be is decided here; what a model gets of it is not.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from lamina.apart import run_apart
 from lamina.errors import LaminaError, MessageError, format_value
 from lamina.records import NOTE, MessageState, StoredMessage
-from lamina.store.database import Clock, Database, Row, Steps, count_on, dump, insert, load, marks, new_id, not_found
-from lamina.store.shapes import PLAIN, damaged_row, is_note, read_json_text, read_row
+from lamina.store.database import (
+    Database,
+    Group,
+    Row,
+    Steps,
+    batches,
+    columns_of,
+    count_on,
+    dump,
+    insert,
+    load,
+    marks,
+    new_id,
+    one_row,
+    read,
+    write,
+)
+from lamina.store.schema import PLAIN, damaged_row, is_note, read_json_text, read_row
 from lamina.text.json import size_of
 from lamina.text.messages import Phrase
 from lamina.text.terms import normalize_text
 from lamina.text.unicode import is_unicode
 from lamina.types import AnyMessage, OutcomeState, ToolOutput
 
-MAX_COLLECTED, AT_ONCE = 1_000, 500
+MAX_COLLECTED = 1_000
 MAX_TEXT = 20_000
 """Characters of a message that can be searched for; what stands behind them is stored, not indexed."""
 MAX_WORD = 64
@@ -26,17 +43,8 @@ MAX_WORD = 64
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
 _RUN = re.compile(rf"([{_CJK}]+)|((?:(?![{_CJK}])\w)+)")
 
-MESSAGE = (
-    "owner, session_id, seq, message_id, turn_id, role, content, extra, state, is_collected, tokens, created, "
-    "content_type"
-)
-_INSERT = (
-    "owner, session_id, seq, message_id, turn_id, role, content, content_type, extra, state, is_collected, collected, "
-    "tokens, created"
-)
+COLUMNS = f"{columns_of(StoredMessage)}, content_type"
 ROLES = ("user", "assistant", "tool")
-Placed = tuple[int, AnyMessage, MessageState, int]
-"""A message with its number, state and tokens."""
 
 
 # Words
@@ -98,16 +106,31 @@ def _is_storable(text: str) -> bool:
     return "\0" not in text and is_unicode(text)
 
 
-def split_message(message: AnyMessage) -> tuple[str, str, str, str]:
-    """Role, content, its type and everything else of a message, as the table keeps them; what could never be sent is
-    refused."""
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message that was checked, as its columns keep it, with the words it is found by."""
+
+    role: str
+    content: str
+    content_type: str
+    extra: str
+    words: Sequence[str]
+
+
+def message_row(message: AnyMessage) -> MessageRow:
+    """What could never be sent is refused."""
     role: Any = message.get("role")
     content: object = message.get("content")
     extra = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
     check_message(role, content, extra)
     if isinstance(content, ToolOutput):
         extra[NOTE] = content.note
-    return role, *write_content(content), dump(extra)
+    return MessageRow(role, *write_content(content), dump(extra), words(text_in(content)))
+
+
+async def message_rows(messages: Sequence[AnyMessage]) -> list[MessageRow]:
+    """Made before the transaction, which holds up everybody."""
+    return await run_apart(size_of(messages), lambda: [message_row(message) for message in messages])
 
 
 def check_message(role: Any, content: object, extra: dict[str, object]) -> None:
@@ -146,11 +169,6 @@ def _cut_hint(hint: Any) -> list[Any]:
             return ["tool_output_omitted", "Only the beginning is shown.", pairs] if known else []
         case _:
             return []
-
-
-async def check_messages(messages: Sequence[AnyMessage]) -> None:
-    """Refuse what could never be sent, before the transaction: it holds up everybody."""
-    await run_apart(size_of(messages), lambda: [split_message(message) for message in messages])
 
 
 def _fields(value: object) -> dict[str, object]:
@@ -192,29 +210,41 @@ def text_in(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message at its number in a session."""
+
+    seq: int
+    row: MessageRow
+    state: MessageState = "complete"
+    tokens: int = 0
+    message_id: str = ""
+
+
 def put_messages(
-    db: Database, owner: str, session_id: str, turn_id: str, placed: Sequence[Placed], now: float,
-    ids: Sequence[str] = (),
-) -> Steps[list[str]]:  # fmt: skip
+    db: Database, owner: str, session_id: str, turn_id: str, placed: Sequence[Placed], now: float
+) -> Steps[list[str]]:
     """Write messages at their places and make them findable; returns their ids."""
-    rows: list[Row] = []
-    names = list(ids) or [new_id() for _ in placed]
-    for name, (seq, message, state, tokens) in zip(names, placed, strict=True):
-        rows.append((owner, session_id, seq, name, turn_id, *split_message(message), state, 0, 0, tokens, now))
-    yield from insert("conversation", _INSERT, rows)
-    texts = [(seq, text_in(message.get("content"))) for seq, message, state, _ in placed if state != "streaming"]
-    yield from put_words(db, owner, session_id, texts)
+    names = [each.message_id or new_id() for each in placed]
+    rows = [
+        (owner, session_id, one.seq, name, turn_id, one.row.role, one.row.content, one.row.extra, one.state, 0,
+         one.tokens, now, one.row.content_type, 0)
+        for name, one in zip(names, placed, strict=True)
+    ]  # fmt: skip
+    yield from insert("conversation", f"{COLUMNS}, collected", rows)
+    yield from put_words(
+        db, owner, session_id, [(one.seq, one.row.words) for one in placed if one.state != "streaming"]
+    )
     return names
 
 
-def put_words(db: Database, owner: str, session_id: str, texts: Sequence[tuple[int, str]]) -> Steps[None]:
+def put_words(db: Database, owner: str, session_id: str, found: Iterable[tuple[int, Sequence[str]]]) -> Steps[None]:
     """Make messages findable by their words."""
-    indexed = [(seq, found) for seq, text in texts if (found := words(text))]
-    yield from db.dialect.search.put(owner, session_id, indexed)
+    yield from db.dialect.search.put(owner, session_id, [(seq, each) for seq, each in found if each])
 
 
 def message_of(row: Row) -> StoredMessage:
-    *values, content_type = read_row("conversation", MESSAGE, row)
+    *values, content_type = read_row("conversation", COLUMNS, row)
     if content_type != PLAIN:
         values[6] = read_json_text(values[6])
     role, content, extra = values[5:8]
@@ -224,14 +254,12 @@ def message_of(row: Row) -> StoredMessage:
         raise damaged_row("conversation", error.phrase) from None
     if NOTE in extra and not is_note(extra[NOTE]):
         raise damaged_row("conversation", Phrase("row.wrong_note", name=NOTE))
-    values[9] = bool(values[9])
     return StoredMessage(*values)
 
 
 def check_session(owner: str, session_id: str) -> Steps[None]:
     rows = yield "SELECT 1 FROM chat_session WHERE owner = ? AND session_id = ?", (owner, session_id)
-    if not rows:
-        raise not_found("session.not_found", session_id)
+    one_row(rows, "session.not_found", session_id)
 
 
 def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[int]:
@@ -242,69 +270,24 @@ def take_numbers(owner: str, session_id: str, count: int, now: float) -> Steps[i
         "RETURNING last_seq",
         (count, now, activity, owner, session_id),
     )
-    if not rows:
-        raise not_found("session.not_found", session_id)
-    return int(rows[0][0]) - count + 1
+    return int(one_row(rows, "session.not_found", session_id)[0]) - count + 1
 
 
 def read_texts(owner: str, names: Sequence[str]) -> Steps[dict[str, str]]:
     """Texts by their hashes; one that is not there is left out."""
     found: dict[str, str] = {}
-    for first in range(0, len(names), AT_ONCE):
-        some = names[first : first + AT_ONCE]
+    for batch in batches(names):
         rows = yield (
-            f"SELECT hash, text FROM layer_text WHERE owner = ? AND hash IN ({marks(len(some))})",
-            (owner, *some),
+            f"SELECT hash, text FROM layer_text WHERE owner = ? AND hash IN ({marks(len(batch))})",
+            (owner, *batch),
         )
         found |= dict(read_row("layer_text", "hash, text", row) for row in rows)
     return found
 
 
-# The messages of a session
-
-
-def _messages(
-    owner: str, session_id: str, after: int, before: int | None, limit: int | None, newest: bool
-) -> Steps[list[StoredMessage]]:
-    rows = yield (
-        f"SELECT {MESSAGE} FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? AND seq < ? "
-        f"ORDER BY seq {'DESC' if newest else 'ASC'} LIMIT ?",
-        (owner, session_id, after, 2**62 if before is None else before, 2**62 if limit is None else limit),
-    )
-    if not rows:
-        yield from check_session(owner, session_id)
-    found = [message_of(row) for row in rows]
-    return found[::-1] if newest else found
-
-
-def _append(db: Database, owner: str, session_id: str, messages: Sequence[AnyMessage], now: float) -> Steps[list[str]]:
-    first = yield from take_numbers(owner, session_id, len(messages), now)
-    placed: list[Placed] = [(first + n, message, "complete", 0) for n, message in enumerate(messages)]
-    return (yield from put_messages(db, owner, session_id, "", placed, now))
-
-
 def get_message(owner: str, message_id: str) -> Steps[StoredMessage]:
-    rows = yield f"SELECT {MESSAGE} FROM conversation WHERE owner = ? AND message_id = ?", (owner, message_id)
-    if not rows:
-        raise not_found("message.not_found", message_id)
-    return message_of(rows[0])
-
-
-def _collect(owner: str, message_id: str, on: bool) -> Steps[StoredMessage]:
-    message = yield from get_message(owner, message_id)
-    if message.is_collected == on:
-        return message
-    if on and (code := _why_no_answer(message)):
-        raise MessageError(
-            code, seq=message.seq, session=format_value(message.session_id), hint="message.collect_answer"
-        )
-    number = (yield from count_on(owner, "collected")) if on else 0
-    rows = yield (
-        "UPDATE conversation SET is_collected = ?, collected = ? WHERE owner = ? AND message_id = ? "
-        f"RETURNING {MESSAGE}",
-        (int(on), number, owner, message_id),
-    )
-    return message_of(rows[0])
+    rows = yield f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND message_id = ?", (owner, message_id)
+    return message_of(one_row(rows, "message.not_found", message_id))
 
 
 def _why_no_answer(message: StoredMessage) -> str:
@@ -316,81 +299,185 @@ def _why_no_answer(message: StoredMessage) -> str:
     return "" if message.text.strip() or message.state == "streaming" else "message.has_no_text"
 
 
-def _collected(owner: str, limit: int, query: str) -> Steps[list[StoredMessage]]:
-    rows = yield (
-        f"SELECT {MESSAGE} FROM conversation WHERE owner = ? AND is_collected = 1 ORDER BY collected DESC LIMIT ?",
-        (owner, MAX_COLLECTED if query else limit),
-    )
-    wanted = query.casefold()
-    found = (message_of(row) for row in rows)
-    return [message for message in found if wanted in message.text.casefold()][:limit]
-
-
-def _standing(
-    owner: str, summaries: Sequence[str], collected: Sequence[str]
-) -> Steps[tuple[set[str], set[tuple[str, int]]]]:
-    return (yield from _summarised(owner, summaries)), (yield from _collected_in(owner, collected))
-
-
-def _summarised(owner: str, sessions: Sequence[str]) -> Steps[set[str]]:
-    found: set[str] = set()
-    for first in range(0, len(sessions), AT_ONCE):
-        some = sessions[first : first + AT_ONCE]
-        among = f"WHERE owner = ? AND session_id IN ({marks(len(some))})"
-        rows = yield f"SELECT session_id FROM session_summary {among}", (owner, *some)
-        found |= {row[0] for row in rows}
-    return found
-
-
-def _collected_in(owner: str, sessions: Sequence[str]) -> Steps[set[tuple[str, int]]]:
-    found: set[tuple[str, int]] = set()
-    for first in range(0, len(sessions), AT_ONCE):
-        some = sessions[first : first + AT_ONCE]
-        rows = yield (  # `|| ''` so that the index of what is collected is taken: sessions are long
-            "SELECT session_id, seq FROM conversation WHERE owner = ? AND is_collected = 1 "
-            f"AND session_id || '' IN ({marks(len(some))})",
-            (owner, *some),
-        )
-        found |= {(row[0], row[1]) for row in rows}
-    return found
-
-
-class Messages:
-    def __init__(self, db: Database, clock: Clock) -> None:
-        self._db = db
-        self._clock = clock
-
-    async def list(
+class Messages(Group):
+    @read
+    def list(
         self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
         newest: bool = False,
-    ) -> Sequence[StoredMessage]:  # fmt: skip
+    ) -> Steps[Sequence[StoredMessage]]:  # fmt: skip
         """In the order of their numbers. `limit` takes the oldest of those asked for, with `newest` the newest."""
-        return await self._db.read(owner, lambda: _messages(owner, session_id, after, before, limit, newest))
+        rows = yield (
+            f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? AND seq < ? "
+            f"ORDER BY seq {'DESC' if newest else 'ASC'} LIMIT ?",
+            (owner, session_id, after, 2**62 if before is None else before, 2**62 if limit is None else limit),
+        )
+        if not rows:
+            yield from check_session(owner, session_id)
+        found = [message_of(row) for row in rows]
+        return found[::-1] if newest else found
 
-    async def get(self, owner: str, message_id: str) -> StoredMessage:
-        return await self._db.read(owner, lambda: get_message(owner, message_id))
+    @read
+    def get(self, owner: str, message_id: str) -> Steps[StoredMessage]:
+        return get_message(owner, message_id)
 
     async def append(self, owner: str, session_id: str, messages: Sequence[AnyMessage]) -> Sequence[str]:
         """Messages from elsewhere, behind those that are there; returns their ids."""
+        return await self._append(owner, session_id, await message_rows(messages))
+
+    @write
+    def _append(self, owner: str, session_id: str, rows: Sequence[MessageRow]) -> Steps[Sequence[str]]:
         now = self._clock()
-        await check_messages(messages)
-        return await self._db.write(owner, lambda: _append(self._db, owner, session_id, messages, now))
+        first = yield from take_numbers(owner, session_id, len(rows), now)
+        placed = [Placed(seq, row) for seq, row in enumerate(rows, first)]
+        return (yield from put_messages(self._db, owner, session_id, "", placed, now))
 
-    async def collect(self, owner: str, message_id: str, on: bool = True) -> StoredMessage:
+    @write
+    def collect(self, owner: str, message_id: str, on: bool = True) -> Steps[StoredMessage]:
         """Mark exactly this answer as collected, or no longer; what is not an answer is refused."""
-        return await self._db.write(owner, lambda: _collect(owner, message_id, on))
+        message = yield from get_message(owner, message_id)
+        if message.is_collected == on:
+            return message
+        if on and (code := _why_no_answer(message)):
+            raise MessageError(
+                code, seq=message.seq, session=format_value(message.session_id), hint="message.collect_answer"
+            )
+        number = (yield from count_on(owner, "collected")) if on else 0
+        rows = yield (
+            "UPDATE conversation SET is_collected = ?, collected = ? WHERE owner = ? AND message_id = ? "
+            f"RETURNING {COLUMNS}",
+            (int(on), number, owner, message_id),
+        )
+        return message_of(rows[0])
 
-    async def collected(self, owner: str, *, limit: int = 20, query: str = "") -> Sequence[StoredMessage]:
+    @read
+    def collected(self, owner: str, *, limit: int = 20, query: str = "") -> Steps[Sequence[StoredMessage]]:
         """The newest first; `query` is looked for in the newest thousand."""
-        return await self._db.read(owner, lambda: _collected(owner, limit, query))
+        rows = yield (
+            f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND is_collected = 1 ORDER BY collected DESC LIMIT ?",
+            (owner, MAX_COLLECTED if query else limit),
+        )
+        wanted = query.casefold()
+        found = (message_of(row) for row in rows)
+        return [message for message in found if wanted in message.text.casefold()][:limit]
 
-    async def standing(
+    @read
+    def standing(
         self, owner: str, *, summaries: Sequence[str], collected: Sequence[str]
-    ) -> tuple[set[str], set[tuple[str, int]]]:
+    ) -> Steps[tuple[Set[str], Set[tuple[str, int]]]]:
         """Which of the first sessions have a summary, and which messages of the second are collected, by session and
         number."""
-        return await self._db.read(owner, lambda: _standing(owner, summaries, collected))
+        summarised: set[str] = set()
+        for batch in batches(summaries):
+            among = f"WHERE owner = ? AND session_id IN ({marks(len(batch))})"
+            rows = yield f"SELECT session_id FROM session_summary {among}", (owner, *batch)
+            summarised |= {row[0] for row in rows}
+        still_collected: set[tuple[str, int]] = set()
+        for batch in batches(collected):
+            rows = yield (  # `|| ''` so that the index of what is collected is taken: sessions are long
+                "SELECT session_id, seq FROM conversation WHERE owner = ? AND is_collected = 1 "
+                f"AND session_id || '' IN ({marks(len(batch))})",
+                (owner, *batch),
+            )
+            still_collected |= {(row[0], row[1]) for row in rows}
+        return summarised, still_collected
 
-    async def texts(self, owner: str, names: Sequence[str]) -> Mapping[str, str]:
+    @read
+    def texts(self, owner: str, names: Sequence[str]) -> Steps[Mapping[str, str]]:
         """The texts of layers by their hashes, as receipts name them; one that is not there is left out."""
-        return await self._db.read(owner, lambda: read_texts(owner, names))
+        return read_texts(owner, names)
+
+
+# What is left to index: each session in `search_todo`, from the message after its number on
+
+SLICE_MESSAGES = 64
+SLICE_CHARACTERS = 64_000
+"""Characters of messages whose words are written in one transaction in the background."""
+
+
+def plan_rebuild(owner: str) -> Steps[None]:
+    """All sessions of an owner, from their first message on."""
+    yield (
+        "INSERT INTO search_todo (owner, session_id, seq) SELECT owner, session_id, 0 FROM chat_session "
+        "WHERE owner = ? ON CONFLICT (owner, session_id) DO UPDATE SET seq = 0",
+        (owner,),
+    )
+
+
+def plan_sessions(owner: str, sessions: Iterable[str]) -> Steps[None]:
+    for session_id in sessions:
+        yield (
+            "INSERT INTO search_todo (owner, session_id, seq) VALUES (?, ?, 0) "
+            "ON CONFLICT (owner, session_id) DO UPDATE SET seq = 0",
+            (owner, session_id),
+        )
+
+
+def copy_plan(owner: str, source: str, target: str) -> Steps[None]:
+    """What is copied from a session whose words are not complete is not complete either."""
+    yield (
+        "INSERT INTO search_todo (owner, session_id, seq) SELECT owner, CAST(? AS TEXT), 0 FROM search_todo "
+        "WHERE owner = ? AND session_id = ? ON CONFLICT (owner, session_id) DO NOTHING",
+        (target, owner, source),
+    )
+
+
+def drop_plan(owner: str, session_id: str) -> Steps[None]:
+    yield "DELETE FROM search_todo WHERE owner = ? AND session_id = ?", (owner, session_id)
+
+
+def planned_sessions(owner: str) -> Steps[set[str]]:
+    rows = yield "SELECT session_id FROM search_todo WHERE owner = ?", (owner,)
+    return {row[0] for row in rows}
+
+
+def is_planned(owner: str) -> Steps[bool]:
+    rows = yield "SELECT 1 FROM search_todo WHERE owner = ? LIMIT 1", (owner,)
+    return bool(rows)
+
+
+def rebuild_some(db: Database, owner: str, most: int) -> Steps[int | None]:
+    """The words of an owner's next messages, of `most` characters together; how many messages were read, and None when
+    nothing is left."""
+    total = 0
+    for sessions in range(SLICE_MESSAGES):
+        rows = yield (
+            "SELECT session_id, seq FROM search_todo WHERE owner = ? ORDER BY session_id LIMIT 1"
+            f"{db.dialect.skip_locked}",
+            (owner,),
+        )
+        if not rows:
+            return total if sessions else None
+        count, size = yield from _rebuild_session(db, owner, rows[0][0], rows[0][1], most)
+        total, most = total + count, most - size
+        if most <= 0 or total >= SLICE_MESSAGES:
+            break
+    return total
+
+
+def _rebuild_session(db: Database, owner: str, session_id: str, done: int, most: int) -> Steps[tuple[int, int]]:
+    """Some messages of a session, at least one; how many they were, and their characters."""
+    if not done:
+        yield from db.dialect.search.erase(owner, session_id)
+    sizes = yield (
+        "SELECT seq, LENGTH(content) FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? "
+        "ORDER BY seq LIMIT ?",
+        (owner, session_id, done, SLICE_MESSAGES),
+    )
+    size = count = 0
+    while count < len(sizes) and (not count or size + sizes[count][1] <= most):
+        size += sizes[count][1]
+        count += 1
+    if count:
+        last = sizes[count - 1][0]
+        found = yield (
+            "SELECT seq, content, content_type FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? "
+            "AND seq <= ? AND state <> 'streaming' ORDER BY seq",  # what still streams is indexed when it ends
+            (owner, session_id, done, last),
+        )
+        yield from put_words(
+            db, owner, session_id, [(seq, words(text_in(read_content(*content)))) for seq, *content in found]
+        )
+        yield "UPDATE search_todo SET seq = ? WHERE owner = ? AND session_id = ?", (last, owner, session_id)
+    if count == len(sizes) < SLICE_MESSAGES:
+        yield from drop_plan(owner, session_id)
+    return count, size

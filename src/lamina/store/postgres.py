@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -167,7 +167,7 @@ class PostgresDatabase(DerivedTables):
             async with self._shares.take("", SEARCHES):
                 return await self._run(owner, make, worker=False, readonly=True, seconds=seconds)
 
-    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
+    async def read_cached(self, owner: str, key: Hashable, make: Make[T]) -> T:
         return await self.read(owner, make)  # other processes write too
 
     async def write_any_owner(self, make: Make[T]) -> T:

@@ -6,21 +6,36 @@ opens the files of the database other than through SQLite: closing one would dro
 
 import asyncio
 import contextlib
+import json
+import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lamina.errors import LaminaError, StoreBusyError, StoreDamagedError, StoreError
-from lamina.store import sqlite_tables as tables
-from lamina.store.database import Clock, DerivedTables, Dialect, IndexDamageError, Make, check_owner
+from lamina.store import schema
+from lamina.store.database import (
+    Clock,
+    DerivedTables,
+    Dialect,
+    IndexDamageError,
+    Make,
+    OutOfTimeError,
+    Row,
+    Statement,
+    Steps,
+    check_owner,
+)
 from lamina.store.lock import CHECK_PATH, RECOVERY, RESTORE, StoreFile
-from lamina.store.transactions import FAILURES, READERS, ReadQueue, Stopwatch, Work, announce, drive, no_steps
 from lamina.text.messages import Phrase
-from lamina.text.unicode import decode_text
+from lamina.text.unicode import SLICE_SIZE, decode_text, encode_text
 
 T = TypeVar("T")
 
@@ -37,7 +52,271 @@ was taken out; that holds up writers for a second."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a row that is damaged may raise, beside the errors of SQLite."""
 REPORT, CHECK_STORE = "bug.hint", "store.hint_check_store"
-DIALECT = Dialect(name="sqlite", skip_locked="", search=tables.WordTable())
+
+CACHED_TABLES = ("prompt_template", "user_profile", "atomic_memory", "session_summary")
+"""Tables that change rarely and are read on every turn: results are cached until one of them changes. No other process
+writes to the file."""
+DAMAGE = {
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_FORMAT,
+}  # fmt: skip
+"""What a statement on derived tables says when they are damaged, changed or gone; all else has another cause."""
+
+READERS, OWNER_READS, SEARCHES = 4, 2, 2
+"""Threads that read; and how many of them one owner's reads, and searches in all, take at once."""
+STEPS_BETWEEN_LOOKS = 20_000
+"""Steps of SQLite's machine, about a millisecond, after which a read looks whether it should go on."""
+
+FAILURES = (
+    LaminaError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RuntimeError,
+    OSError, MemoryError,
+)  # fmt: skip
+"""What a transaction may raise by itself: it goes to the one who asked, and the thread lives on."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A transaction that waits for a thread, and who waits for its result."""
+
+    make: Make[Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    alter: Callable[[sqlite3.Connection], Any] | None = None
+    """What changes the tables themselves, in place of `make`."""
+    stops: bool = True
+    """Whether damage that it meets ends all writing."""
+    owner: str = ""
+    """Whose read it is; empty for those of lamina itself."""
+    seconds: float = 0.0
+    """After which a statement of a read is stopped; 0 for no limit."""
+    result: Any = None
+    error: Exception | None = None
+
+
+class ReadQueue:
+    """Reads that wait for a thread, owner by owner in turn. No owner has more than `OWNER_READS` threads at once, and
+    searches, which may take their whole time, no more than `SEARCHES` in all: the others stay free for everybody else.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[tuple[str, bool], deque[Work]] = {}
+        self._running: Counter[tuple[str, bool]] = Counter()
+        self._ended = False
+
+    def put(self, work: Work) -> None:
+        with self._changed:
+            self._waiting.setdefault((work.owner, work.seconds > 0), deque()).append(work)
+            self._changed.notify()
+
+    def get(self) -> Work | None:
+        """The next read that may run; `done` must be told when it has ended. None at the end."""
+        with self._changed:
+            while True:
+                place = next(filter(self._may_run, self._waiting), None)
+                if place is not None:
+                    queue = self._waiting.pop(place)
+                    if len(queue) > 1:  # behind those of the others
+                        self._waiting[place] = queue
+                    self._running[place] += 1
+                    return queue.popleft()
+                if self._ended and not self._waiting:
+                    return None
+                self._changed.wait()
+
+    def _may_run(self, place: tuple[str, bool]) -> bool:
+        owner, searches = place
+        if not owner:
+            return True
+        if searches and (self._running[place] or sum(n for each, n in self._running.items() if each[1]) >= SEARCHES):
+            return False
+        return self._running[owner, False] + self._running[owner, True] < OWNER_READS
+
+    def done(self, work: Work) -> None:
+        place = (work.owner, work.seconds > 0)
+        with self._changed:
+            self._running[place] -= 1
+            if not self._running[place]:
+                del self._running[place]
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """What waits is still read."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+class Stopwatch:
+    """Stops the statement of a read that was cancelled or is out of time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._work: Work | None = None
+        self._until = math.inf
+        connection.set_progress_handler(self._should_stop, STEPS_BETWEEN_LOOKS)
+
+    def start(self, work: Work) -> None:
+        self._work = work
+        self._until = time.monotonic() + work.seconds if work.seconds else math.inf
+
+    def ran_out(self) -> bool:
+        """Whether the time is over; what comes after that has no limit, as it only reads what was found."""
+        if time.monotonic() < self._until:
+            return False
+        self._until = math.inf
+        return True
+
+    def _should_stop(self) -> bool:
+        return time.monotonic() >= self._until or (self._work is not None and self._work.future.cancelled())
+
+
+def no_steps() -> Steps[Any]:
+    yield from ()
+
+
+def _resolve(done: list[Work]) -> None:
+    for work in done:
+        if work.future.done():
+            continue
+        if work.error is not None:
+            work.future.set_exception(work.error)
+        else:
+            work.future.set_result(work.result)
+
+
+def announce(done: list[Work]) -> None:
+    """Tell those who wait; one call into each event loop, however many wait there."""
+    for loop in {work.loop for work in done}:
+        with contextlib.suppress(RuntimeError):  # that loop has closed
+            loop.call_soon_threadsafe(_resolve, [work for work in done if work.loop is loop])
+
+
+def encode_long(sql: str, values: Sequence[Any]) -> Statement:
+    """A statement with its long texts as UTF-8: SQLite would encode each of them in one go. No statement has a question
+    mark in a text."""
+    if not any(type(value) is str and len(value) > SLICE_SIZE for value in values):
+        return sql, values
+    given = [encode_text(value) if isinstance(value, str) and len(value) > SLICE_SIZE else value for value in values]
+    marks = ["CAST(? AS TEXT)" if one is not value else "?" for one, value in zip(given, values, strict=True)]
+    first, *rest = sql.split("?")
+    return first + "".join(f"{mark}{piece}" for mark, piece in zip(marks, rest, strict=True)), given
+
+
+def drive(
+    connection: sqlite3.Connection, make: Make[T], damaged: Mapping[str, str], changed: set[str] | None = None,
+    watch: Stopwatch | None = None,
+) -> T:  # fmt: skip
+    """Run a transaction's statements; those that may change one of `CACHED_TABLES` are noted in `changed`, and those on
+    `damaged` tables are answered with nothing. One that is out of time ends with an `OutOfTimeError`."""
+    steps = make()
+    try:
+        sql, values = next(steps)
+        while True:
+            if changed is not None and not sql.startswith("SELECT") and any(name in sql for name in CACHED_TABLES):
+                changed.add(sql)
+            group = schema.derived_group(sql)
+            rows: list[Row] = []
+            try:
+                if group not in damaged:
+                    rows.extend(connection.execute(*encode_long(sql, values)))
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", 0)
+                if code == sqlite3.SQLITE_INTERRUPT and watch is not None and watch.ran_out():
+                    sql, values = steps.throw(OutOfTimeError(rows))
+                    continue
+                if group and code & 0xFF in DAMAGE:
+                    raise IndexDamageError(group, error) from error
+                raise
+            sql, values = steps.send(rows)
+    except StopIteration as end:
+        return cast("T", end.value)
+    finally:
+        steps.close()
+
+
+BLOCK_MESSAGES = 32
+LAST_CHARACTER = "\U0010ffff"
+
+
+class WordTable:
+    """SQLite: a row for each word of each message. Deleting a row erases it."""
+
+    def put(self, owner: str, session_id: str, found: Sequence[tuple[int, Sequence[str]]]) -> Steps[None]:
+        blocks: dict[int, int] = {}
+        for seq, words in found:
+            block = seq // BLOCK_MESSAGES
+            if block not in blocks:
+                key = (owner, session_id, block)
+                rows = yield "SELECT id FROM message_block WHERE owner = ? AND session_id = ? AND block = ?", key
+                if not rows:
+                    columns = "message_block (owner, session_id, block)"
+                    rows = yield f"INSERT INTO {columns} VALUES (?, ?, ?) RETURNING id", key
+                if not rows:  # a damaged index answers nothing
+                    return
+                blocks[block] = int(rows[0][0])
+            yield (
+                "INSERT OR IGNORE INTO message_word (block_id, word, seq) SELECT ?, value, ? FROM json_each(?)",
+                (blocks[block], seq, json.dumps(words, ensure_ascii=False)),
+            )
+
+    def copy_words(self, owner: str, source: str, target: str, upto: int) -> Steps[None]:
+        yield (
+            "INSERT OR IGNORE INTO message_block (owner, session_id, block) SELECT owner, ?, block FROM message_block "
+            "WHERE owner = ? AND session_id = ? AND block <= ?",
+            (target, owner, source, upto // BLOCK_MESSAGES),
+        )
+        yield (
+            "INSERT OR IGNORE INTO message_word (block_id, word, seq) SELECT n.id, w.word, w.seq FROM message_block b "
+            "CROSS JOIN message_block n ON n.owner = b.owner AND n.session_id = ? AND n.block = b.block "
+            "CROSS JOIN message_word w ON w.block_id = b.id WHERE b.owner = ? AND b.session_id = ? AND w.seq <= ?",
+            (target, owner, source, upto),
+        )
+
+    def erase(self, owner: str, session_id: str) -> Steps[None]:
+        blocks = "SELECT id FROM message_block WHERE owner = ? AND session_id = ?"
+        yield f"DELETE FROM message_word WHERE block_id IN ({blocks})", (owner, session_id)
+        yield "DELETE FROM message_block WHERE owner = ? AND session_id = ?", (owner, session_id)
+
+    def find(self, owner: str, wanted: Sequence[str], limit: int) -> Steps[tuple[list[tuple[str, int]], bool]]:
+        """From the newest session to the oldest, until there are enough; the last of the words may be unfinished.
+
+        Which of a block's messages have a word is a number with a bit for each, so that each row is read once however
+        many of them match. All words but the last are looked up first: they are cheap.
+        """
+        *exact, last = wanted
+        bits = f"(SELECT SUM(DISTINCT 1 << (seq % {BLOCK_MESSAGES})) FROM message_word WHERE block_id = b.id AND"
+        begins = f"{bits} word >= ? AND word < ?)"
+        both = " & ".join([f"{bits} word = ?)"] * len(exact))
+        found = f"CASE WHEN {both} THEN {both} & {begins} END" if exact else begins
+        values = (*exact, *exact, last, last + LAST_CHARACTER)
+        in_time = True
+        try:
+            rows = yield (
+                f"SELECT b.session_id, b.block, {found} FROM chat_session s "
+                "CROSS JOIN message_block b ON b.owner = s.owner AND b.session_id = s.session_id "
+                f"WHERE s.owner = ? AND {found} ORDER BY s.activity DESC, b.block DESC LIMIT ?",
+                (*values, owner, *values, limit),
+            )
+        except OutOfTimeError as error:
+            rows, in_time = error.rows, False
+        places = [
+            (str(session_id), block * BLOCK_MESSAGES + at)
+            for session_id, block, mask in rows
+            for at in reversed(range(BLOCK_MESSAGES))
+            if mask >> at & 1
+        ]
+        return places[:limit], in_time
+
+    def indexed(self, owner: str, session_id: str, first: int, last: int) -> Steps[set[int]]:
+        rows = yield (
+            "SELECT DISTINCT w.seq FROM message_block b CROSS JOIN message_word w ON w.block_id = b.id "
+            "WHERE b.owner = ? AND b.session_id = ? AND b.block BETWEEN ? AND ?",
+            (owner, session_id, first // BLOCK_MESSAGES, last // BLOCK_MESSAGES),
+        )
+        return {int(row[0]) for row in rows}
+
+
+DIALECT = Dialect(name="sqlite", skip_locked="", search=WordTable())
 
 
 class SqliteDatabase(DerivedTables):
@@ -59,7 +338,7 @@ class SqliteDatabase(DerivedTables):
         self._threads: list[threading.Thread] = []
         self._changes = 0
         """To the cached tables."""
-        self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
+        self._cache: dict[tuple[str, Hashable], tuple[int, Any]] = {}
         self._closed = self._ended = False
         self._marked: set[str] = set()
         """The groups whose damage is written down in the file."""
@@ -96,15 +375,15 @@ class SqliteDatabase(DerivedTables):
     async def read(self, owner: str, make: Make[T], *, seconds: float = 0.0) -> T:
         return await self._put(self._reads, make, owner=check_owner(owner), seconds=seconds)
 
-    async def read_cached(self, owner: str, name: str, make: Make[T]) -> T:
+    async def read_cached(self, owner: str, key: Hashable, make: Make[T]) -> T:
         changes = self._changes  # taken before the read: a later commit makes the result stale
-        known = self._kept.get((owner, name))
+        known = self._cache.get((owner, key))
         if known is not None and known[0] == changes:
             return known[1]
         found = await self.read(owner, make)
-        if len(self._kept) >= MAX_CACHED_READS:
-            self._kept.clear()
-        self._kept[owner, name] = (changes, found)
+        if len(self._cache) >= MAX_CACHED_READS:
+            self._cache.clear()
+        self._cache[owner, key] = (changes, found)
         return found
 
     async def write_any_owner(self, make: Make[T]) -> T:
@@ -133,10 +412,10 @@ class SqliteDatabase(DerivedTables):
     async def recreate_tables(self, group: str) -> None:
         """They count as damaged until all of them are replaced, also for the next process if this one is killed."""
         self.mark_damaged([group], "it is being replaced")
-        await self.alter(lambda connection: tables.mark_groups(connection, self.damaged_indexes))
+        await self.alter(lambda connection: schema.mark_groups(connection, self.damaged_indexes))
         try:
-            for table in tables.tables_of(group):
-                while await self.alter(lambda connection, t=table: tables.empty_table(connection, t)):
+            for table in schema.tables_of(group):
+                while await self.alter(lambda connection, t=table: schema.empty_table(connection, t)):
                     await asyncio.sleep(0)
             await self.alter(lambda connection: self._replace(connection, group, detach=False))
         except StoreError:  # their pages are damaged
@@ -144,7 +423,7 @@ class SqliteDatabase(DerivedTables):
 
     def _replace(self, connection: sqlite3.Connection, group: str, *, detach: bool) -> None:
         """In the thread of the writer, so that what is written next is indexed."""
-        tables.recreate_tables(connection, group, detach=detach)
+        schema.recreate_tables(connection, group, detach=detach)
         connection.execute("COMMIT")
         self._marked.discard(group)
         self.mark_repaired(group)
@@ -153,7 +432,7 @@ class SqliteDatabase(DerivedTables):
         """Free the pages that belong to no table, however large the file is."""
 
         def free(connection: sqlite3.Connection) -> None:
-            if tables.has_unlinked_pages(connection):
+            if schema.has_unlinked_pages(connection):
                 connection.execute("COMMIT")
                 self._vacuum(connection)
 
@@ -195,9 +474,9 @@ class SqliteDatabase(DerivedTables):
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            version = tables.migrate(connection, clock, upto)
-            self._file.mark_opened(tables.size_of(connection))
-            self._marked = tables.marked_groups(connection)
+            version = schema.migrate(connection, clock, upto)
+            self._file.mark_opened(schema.size_of(connection))
+            self._marked = schema.marked_groups(connection)
             self.mark_damaged(self._marked, "it was found damaged before")
             if self._marked:
                 loop.call_soon_threadsafe(self.index_damage.set)
@@ -237,7 +516,7 @@ class SqliteDatabase(DerivedTables):
     def _check_ours(self, connection: sqlite3.Connection) -> None:
         """Before anything is written, were it only the kind of the journal: a store of ours, or a new file? Then what
         was said is for nobody else to read."""
-        if not tables.is_ours(connection):
+        if not schema.is_ours(connection):
             raise StoreError("store.foreign_database", path=self.path, hint=CHECK_STORE)
         self._file.check_whole(int(connection.execute("PRAGMA page_size").fetchone()[0]))
         self._file.narrow()
@@ -254,7 +533,7 @@ class SqliteDatabase(DerivedTables):
         damaged = {*self.damaged_indexes}
         if damaged != self._marked and not self.trouble:
             with contextlib.suppress(sqlite3.Error):  # then the next process finds it out by itself
-                tables.mark_groups(connection, damaged)
+                schema.mark_groups(connection, damaged)
                 self._marked = damaged
 
     def _next_group(self) -> list[Work] | None:
@@ -389,7 +668,7 @@ class SqliteDatabase(DerivedTables):
         try:
             connection.execute("PRAGMA busy_timeout = 0")  # a long read must not hold up the writer
             busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            self._file.note_size(tables.size_of(connection))
+            self._file.note_size(schema.size_of(connection))
         except (sqlite3.Error, OSError):  # the WAL stays valid; the next checkpoint tries again
             return limit + CHECKPOINT_WAL_BYTES
         finally:
@@ -403,17 +682,17 @@ class SqliteDatabase(DerivedTables):
     def _free_pages(self, connection: sqlite3.Connection) -> None:
         """Nothing else is to do: a moment to vacuum."""
         try:
-            if self._vacuums and not self.trouble and self.is_small and tables.has_unlinked_pages(connection):
+            if self._vacuums and not self.trouble and self.is_small and schema.has_unlinked_pages(connection):
                 self._vacuum(connection)
         except (sqlite3.Error, OSError):  # no space, or damage elsewhere: the pages do no harm
             self._vacuums = False
 
     def _vacuum(self, connection: sqlite3.Connection) -> None:
-        tables.vacuum(connection)
-        self._file.note_size(tables.size_of(connection))  # before a checkpoint makes the file shorter
+        schema.vacuum(connection)
+        self._file.note_size(schema.size_of(connection))  # before a checkpoint makes the file shorter
 
-    async def aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """For maintenance: run a function on a connection and a thread of its own."""
+    async def run_separately(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """For administration: run a function on a connection and a thread of its own."""
 
         def run() -> T:
             connection = self._connect()

@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager, suppress
 from os import PathLike, fspath
 
 from lamina.errors import StoreError, format_value
-from lamina.store.admin import Admin
+from lamina.store.admin import Admin, Indexes
 from lamina.store.database import Clock, Database
 from lamina.store.jobs import Jobs
 from lamina.store.keys import Keys
 from lamina.store.memories import Memories
 from lamina.store.messages import Messages
-from lamina.store.search import Indexes
 from lamina.store.sessions import Sessions, Summaries
 from lamina.store.sqlite import open_sqlite
 from lamina.store.templates import Profile, Templates

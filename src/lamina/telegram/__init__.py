@@ -1,1 +1,1 @@
-"""The Telegram bot: the same engine as everywhere, with Telegram's limits kept. It never builds a prompt of its own."""
+"""The Telegram bot: the same engine as everywhere, within Telegram's limits. It never builds a prompt of its own."""

@@ -1,6 +1,6 @@
-"""What can be said of the bot's settings without Telegram's library, which takes seconds to load.
+"""Checks of the bot's settings that need no Telegram library, which takes seconds to load.
 
-Slips are told at once; and from the first moment on no log line holds the token.
+Mistakes are reported at once, and from the first moment on no log line holds the token.
 """
 
 import logging
@@ -12,35 +12,34 @@ from lamina.errors import InputError, SettingsError, format_value
 from lamina.types import Key
 
 
-def check_address(address: str) -> str:
-    """The path at which Telegram will call."""
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme == "https" and bool(parts.hostname) and not (parts.query or parts.fragment)
-    except ValueError:
-        good, parts = False, urlsplit("")
-    if not good:
-        raise InputError("telegram.bad_webhook", value=format_value(address))
-    return parts.path or "/"
-
-
-def check_listen(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
-        raise InputError("telegram.bad_listen", value=format_value(listen))
-    return host.strip("[]"), int(port)
-
-
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where Telegram calls, and where we listen."""
+    """Where Telegram calls, and where we listen. Both are checked when it is made."""
 
     address: str
     listen: str
 
     def __post_init__(self) -> None:
-        check_address(self.address)
-        check_listen(self.listen)
+        _ = self.path, self.host_and_port
+
+    @property
+    def path(self) -> str:
+        """The path at which Telegram will call."""
+        try:
+            parts = urlsplit(self.address)
+            valid = parts.scheme == "https" and parts.hostname and not (parts.query or parts.fragment)
+        except ValueError:
+            valid, parts = False, urlsplit("")
+        if not valid:
+            raise InputError("telegram.bad_webhook", value=format_value(self.address))
+        return parts.path or "/"
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) < 65_536:
+            raise InputError("telegram.bad_listen", value=format_value(self.listen))
+        return host.strip("[]"), int(port)
 
 
 def check_token(token: Key | None, allow: tuple[int, ...]) -> Key:
@@ -53,15 +52,15 @@ def check_token(token: Key | None, allow: tuple[int, ...]) -> Key:
 
 
 def keep_out_of_logs(secret: Key) -> None:
-    """From now on no log line of this process, whoever writes it, holds the secret (G7)."""
-    make = logging.getLogRecordFactory()
+    """From now on no log line of this process, whichever library writes it, holds the secret."""
+    make_record = logging.getLogRecordFactory()
 
-    def masked(*args: object, **more: object) -> logging.LogRecord:
-        record = make(*args, **more)
+    def make_masked(*args: object, **more: object) -> logging.LogRecord:
+        record = make_record(*args, **more)
         hidden = secret.reveal()
         try:
             message = record.getMessage()
-        except (TypeError, ValueError, LookupError):  # a slip of whoever logs: logging itself will say so
+        except (TypeError, ValueError, LookupError):  # the arguments do not fit: logging itself will report it
             message = ""
         if hidden in message:
             record.msg, record.args = message.replace(hidden, "…"), ()
@@ -70,4 +69,4 @@ def keep_out_of_logs(secret: Key) -> None:
             record.exc_info = None
         return record
 
-    logging.setLogRecordFactory(masked)
+    logging.setLogRecordFactory(make_masked)

@@ -1,6 +1,6 @@
-"""A model's Markdown as Telegram's HTML, and long answers in pieces that Telegram takes. Pure.
+"""A model's Markdown as Telegram's HTML, and long answers in parts that Telegram takes. Pure.
 
-Everything that a model writes is escaped; of tags there are only ours. Lengths are UTF-16 units, as Telegram counts.
+Everything that a model writes is escaped; the only tags are ours. Lengths are UTF-16 units, as Telegram counts.
 """
 
 import html
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-MOST = 4_096
+MAX_MESSAGE_UNITS = 4_096
 """UTF-16 units of one message, as Telegram counts them."""
-ROOM = 4_000
-"""Of these, what a piece of an answer takes: the rest is for what is said about it."""
-DEEPEST = 20
-"""How deep blocks may be nested before the text is shown as it is."""
-LONGEST = 100
+MAX_PART_UNITS = 4_000
+"""Units of one part of an answer: the rest is for what is said about it."""
+MAX_NESTING = 20
+"""How deeply blocks may be nested before the text is shown as it is."""
+MAX_FENCE_UNITS = 100
 """Units of the line that opens a code block again."""
 TAGS = {"strong": "b", "em": "i", "s": "s"}
 FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)(.*)")
@@ -26,47 +26,44 @@ TABLE = re.compile(r"\|.*\n\|[ :|-]+\n")
 SENTENCE = re.compile(r"[。！？；…]+[”」』）]*|[.!?;][)\"']*(?=\s)")
 
 
-def units(text: str) -> int:
-    """Its length as Telegram counts: what lies beyond the first 65,536 characters counts twice."""
+def count_units(text: str) -> int:
+    """Its length as Telegram counts: a character beyond the first 65,536 counts twice."""
     return len(text) + sum(c > "\uffff" for c in text)
 
 
-def head(text: str, most: int) -> str:
+def cut_to_units(text: str, limit: int) -> str:
     """As much of a text as fits into so many units."""
-    if len(text) * 2 <= most:
-        return text
-    left = most
     for at, c in enumerate(text):
-        left -= 2 if c > "\uffff" else 1
-        if left < 0:
+        limit -= 2 if c > "\uffff" else 1
+        if limit < 0:
             return text[:at]
     return text
 
 
-def pieces(text: str, most: int = ROOM) -> list[str]:
-    """Markdown in pieces of at most so many units, cut where people would: paragraph, line, sentence, word.
+def split_text(text: str, limit: int = MAX_PART_UNITS) -> list[str]:
+    """Markdown in parts of at most so many units, cut where people would: paragraph, line, sentence, word.
 
     What is cut off at the front stays the same as the text grows. A code block that is cut is closed and opened again.
     """
     found: list[str] = []
     rest = text.strip("\n")
-    while units(rest) > most:
-        room = head(rest, most)
-        cut = _cut(room, rest)
-        opened = _open_fence(rest[:cut])
-        if opened and opened.at > len(room) // 2:  # better the whole block in the next piece
+    while count_units(rest) > limit:
+        room = cut_to_units(rest, limit)
+        cut = _find_cut(room, rest)
+        opened = _find_open_fence(rest[:cut])
+        if opened and opened.at > len(room) // 2:  # better the whole block in the next part
             cut, opened = opened.at, None
         if opened is None:
             found.append(rest[:cut].rstrip())
             rest = rest[cut:].lstrip("\n")
             continue
-        cut = _cut_code(head(rest, most - units(opened.sign) - 1), opened.at + len(opened.line) + 1)
+        cut = _find_line_cut(cut_to_units(rest, limit - count_units(opened.sign) - 1), opened.at + len(opened.line) + 1)
         found.append(f"{rest[:cut].rstrip(chr(10))}\n{opened.sign}")
-        rest = f"{head(opened.line, LONGEST)}\n{rest[cut:].removeprefix(chr(10))}"
-    return [*(piece for piece in found if piece), *([rest] if rest.strip() else [])] or [""]
+        rest = f"{cut_to_units(opened.line, MAX_FENCE_UNITS)}\n{rest[cut:].removeprefix(chr(10))}"
+    return [*(part for part in found if part), *([rest] if rest.strip() else [])] or [""]
 
 
-def _cut(room: str, rest: str) -> int:
+def _find_cut(room: str, rest: str) -> int:
     """Where to cut the text whose front is `room`: the best kind of place in its second half, else the hard end."""
     half = len(room) // 2
     for sign in ("\n\n", "\n"):
@@ -78,18 +75,18 @@ def _cut(room: str, rest: str) -> int:
     if (at := room.rfind(" ", half)) > 0:
         return at + 1
     at = len(room)
-    while at > half and _joined(rest[at - 1], rest[at : at + 1]):
+    while at > half and _is_one_sign(rest[at - 1], rest[at : at + 1]):
         at -= 1
     return at
 
 
-def _cut_code(room: str, least: int) -> int:
+def _find_line_cut(room: str, least: int) -> int:
     """In code only lines are places to cut, where there are any."""
     at = room.rfind("\n", max(least, len(room) // 2))
     return at + 1 if at > 0 else len(room)
 
 
-def _joined(before: str, after: str) -> bool:
+def _is_one_sign(before: str, after: str) -> bool:
     """Do these two make one sign together, as accents and many emoji do?"""
     return bool(after) and (
         unicodedata.combining(after) > 0 or "\u200d" in (before, after) or after == "\ufe0f" or "🏻" <= after <= "🏿"
@@ -104,7 +101,7 @@ class _Fence(NamedTuple):
     sign: str
 
 
-def _open_fence(text: str) -> _Fence | None:
+def _find_open_fence(text: str) -> _Fence | None:
     """The code block that is still open at the end of a text."""
     opened: _Fence | None = None
     at = 0
@@ -118,22 +115,22 @@ def _open_fence(text: str) -> _Fence | None:
     return opened
 
 
-def open_sign(text: str) -> str:
+def open_fence_sign(text: str) -> str:
     """What closes the code block in which a text ends; empty where it ends in none."""
-    opened = _open_fence(text)
+    opened = _find_open_fence(text)
     return opened.sign if opened else ""
 
 
-def parser() -> MarkdownIt:
+def _parser() -> MarkdownIt:
     """No HTML: it is shown as it is. No entities and references, which hide characters and addresses."""
-    made = MarkdownIt("commonmark", {"html": False, "maxNesting": DEEPEST}).enable(["strikethrough"])
+    made = MarkdownIt("commonmark", {"html": False, "maxNesting": MAX_NESTING}).enable(["strikethrough"])
     return made.disable(["entity", "reference", "html_block", "html_inline", "lheading"])
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text that Telegram shows and does not obey. Control characters, which it refuses or drops, are left out."""
-    kept = (c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
-    return html.escape("".join(kept), quote=True)
+    allowed = (c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs"))
+    return html.escape("".join(allowed), quote=True)
 
 
 def to_html(text: str) -> str:
@@ -141,8 +138,8 @@ def to_html(text: str) -> str:
     parts: list[str] = []
     lists: list[list[int]] = []
     quotes = 0
-    gap = ""  # what stands between the last block and the next one
-    for token in parser().parse(text):
+    gap = ""  # what is between the last block and the next one
+    for token in _parser().parse(text):
         kind = token.type
         if kind in ("bullet_list_open", "ordered_list_open"):
             lists.append([int(token.attrs.get("start", 1)) if kind.startswith("ordered") else 0])
@@ -150,7 +147,7 @@ def to_html(text: str) -> str:
             lists.pop()
             gap = gap if lists else "\n\n"
         elif kind == "list_item_open":
-            parts += [gap, _bullet(lists)]
+            parts += [gap, _next_bullet(lists)]
             gap = ""
         elif kind == "list_item_close":
             gap = "\n"
@@ -162,7 +159,7 @@ def to_html(text: str) -> str:
             parts += ["</blockquote>"] if not quotes else []
             gap = "\n"
         elif kind in ("inline", "fence", "code_block", "hr"):
-            parts += [gap, _block(token)]
+            parts += [gap, _render_block(token)]
             gap = "\n" if lists else "\n\n"
         elif kind == "heading_open":
             parts += [gap, "<b>"]
@@ -172,33 +169,33 @@ def to_html(text: str) -> str:
     return "".join(parts).strip()
 
 
-def shown_units(marked: str) -> int:
+def html_units(marked: str) -> int:
     """How long our HTML is once Telegram has read the tags; that is what it limits."""
-    return units(html.unescape(re.sub(r"<[^<>]+>", "", marked)))
+    return count_units(html.unescape(re.sub(r"<[^<>]+>", "", marked)))
 
 
-def _bullet(lists: Sequence[list[int]]) -> str:
+def _next_bullet(lists: Sequence[list[int]]) -> str:
     number = lists[-1][0]
     if number:
         lists[-1][0] += 1
     return "  " * (len(lists) - 1) + (f"{number}. " if number else "• ")
 
 
-def _block(token: Token) -> str:
+def _render_block(token: Token) -> str:
     if token.type == "inline" and TABLE.match(token.content):
-        return f"<pre>{escaped(token.content)}</pre>"
+        return f"<pre>{escape(token.content)}</pre>"
     if token.type == "inline":
-        return _inline(token.children or [])
+        return _render_inline(token.children or [])
     if token.type == "hr":
         return "———"
-    code = escaped(token.content.rstrip("\n"))
+    code = escape(token.content.rstrip("\n"))
     language = re.match(r"[\w+#.-]{1,30}", token.info.strip())
     if language:
-        return f'<pre><code class="language-{escaped(language[0])}">{code}</code></pre>'
+        return f'<pre><code class="language-{escape(language[0])}">{code}</code></pre>'
     return f"<pre>{code}</pre>"
 
 
-def _inline(tokens: Sequence[Token]) -> str:
+def _render_inline(tokens: Sequence[Token]) -> str:
     parts: list[str] = []
     links: list[bool] = []
     for token in tokens:
@@ -208,15 +205,15 @@ def _inline(tokens: Sequence[Token]) -> str:
         elif token.type in ("softbreak", "hardbreak"):
             parts.append("\n")
         elif token.type == "code_inline":
-            parts.append(f"<code>{escaped(token.content)}</code>")
+            parts.append(f"<code>{escape(token.content)}</code>")
         elif token.type == "link_open":
             address = str(token.attrs.get("href", ""))
             links.append(address.startswith(("http://", "https://")))
-            parts += [f'<a href="{escaped(address)}">'] if links[-1] else []
+            parts += [f'<a href="{escape(address)}">'] if links[-1] else []
         elif token.type == "link_close":
             parts += ["</a>"] if links.pop() else []
         elif token.type == "image":
-            parts.append(escaped(f"{token.content} ({token.attrs.get('src', '')})"))
+            parts.append(escape(f"{token.content} ({token.attrs.get('src', '')})"))
         else:
-            parts.append(escaped(token.content))
+            parts.append(escape(token.content))
     return "".join(parts)

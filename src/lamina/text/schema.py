@@ -1,11 +1,12 @@
-"""What does not fit a JSON schema, as the models and people who wrote a value read it.
+"""The one checker of JSON schemas: what does not fit, as the models and people who wrote a value read it, and as a
+function that only says whether a value fits.
 
 Pure. Values are checked and never changed. Keywords that our schemas never use are left alone.
 """
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from lamina.errors import format_value
@@ -17,6 +18,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 MAX_PROBLEMS = 8
 Schema = dict[str, Any]
+Check = Callable[[Any], bool]
 
 
 def find_problems(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Phrase]:
@@ -103,3 +105,59 @@ def _equal(value: object, other: object) -> bool:
 
 def kind_of(value: object) -> str:
     return next((kind for kind in ("boolean", "integer", *KINDS) if _is(value, kind)), type(value).__name__)
+
+
+# Compiled
+
+
+def compile_schema(schema: Mapping[str, Any] | Check) -> Check:
+    """Whether a value fits, as a function: for values that are checked often, and need no explanation. Where a schema
+    cannot say what is wanted, a function takes its place."""
+    if callable(schema):
+        return schema
+    choices = [compile_schema(each) for each in schema.get("anyOf", ())]
+    if choices:
+        return lambda value: any(check(value) for check in choices)
+    if "enum" in schema:
+        return lambda value: any(_equal(value, each) for each in schema["enum"])
+    kinds = _kinds(schema)
+    if len(kinds) > 1:
+        checks = [compile_schema({**schema, "type": kind}) for kind in kinds]
+        return lambda value: any(check(value) for check in checks)
+    kind = kinds[0] if kinds else ""
+    if kind == "string":
+        longest = schema.get("maxLength", math.inf)
+        return lambda value: isinstance(value, str) and len(value) <= longest
+    if kind in ("integer", "number"):
+        least, most = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+        return lambda value: _is(value, kind) and least <= value <= most
+    if kind == "array":
+        return _compile_array(schema)
+    return _compile_object(schema) if kind == "object" else lambda value: not kind or _is(value, kind)
+
+
+def _compile_array(schema: Mapping[str, Any]) -> Check:
+    if "prefixItems" in schema:
+        places = [compile_schema(each) for each in schema["prefixItems"]]
+        count = len(places)
+        return lambda value: (
+            isinstance(value, list)
+            and len(cast(list[Any], value)) == count
+            and all(check(each) for check, each in zip(places, cast(list[Any], value), strict=True))
+        )
+    items = compile_schema(schema.get("items", {}))
+    return lambda value: isinstance(value, list) and all(map(items, cast(list[Any], value)))
+
+
+def _compile_object(schema: Mapping[str, Any]) -> Check:
+    known = {name: compile_schema(each) for name, each in schema.get("properties", {}).items()}
+    required = set(schema.get("required", ()))
+    rest: Any = schema.get("additionalProperties", {})
+    other = compile_schema({"enum": []} if rest is False else rest)
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, dict) or not required <= value.keys():
+            return False
+        return all(known.get(name, other)(each) for name, each in cast(dict[str, Any], value).items())
+
+    return fits
