@@ -135,7 +135,10 @@ async def test_A4_unchecked_rows_are_found(tmp_path: Path, monkeypatch: pytest.M
     def unchecked(table: str, columns: str, row: Any) -> list[Any]:
         known = {("conversation", "content"): schema.ANY_TEXT, **schema.COLUMNS_OF_TABLE}
         found = [known.get((table, name)) or schema.COLUMNS.get(name) for name in columns.split(", ")]
-        return [load(value) if each and each.is_json else value for value, each in zip(row, found, strict=True)]
+        read = [load(value) if each and each.is_json else value for value, each in zip(row, found, strict=True)]
+        return [
+            each.convert(value) if each and each.convert else value for value, each in zip(read, found, strict=True)
+        ]
 
     for module in (jobs, keys, memories, messages, schema, sessions, templates, turns):
         monkeypatch.setattr(module, "read_row", unchecked)
