@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from lamina.apart import run_apart
 from lamina.app.app import App
 from lamina.app.follow import position_of, read_story
-from lamina.app.traces import Prefix, by_layer, difference, prefixes_of, requests_of, unsent, was_lost
+from lamina.app.traces import Prefix, compare_layers, difference, explain_unsent, prefixes_of, requests_of, was_lost
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.api_sessions import MAX_SAFE_INTEGER, Phase, Position
 from lamina.gateway.handlers import (
@@ -330,7 +330,7 @@ async def _find_request(
     turn = await app.store.turns.get(request.user, turn_id)
     receipts = await requests_of(app.store, request.user, turn)
     if not receipts:
-        why = unsent(turn)
+        why = explain_unsent(turn)
         hint = Phrase("trace.lost.hint") if was_lost(turn) else why.next_step  # a page has no command line
         raise HttpError(409, why.phrase, hint=hint, kind=why.code.removeprefix("trace."))
     if number is not None and number > len(receipts):
@@ -363,7 +363,7 @@ async def _diff(app: App, request: Request) -> Reply:
     b, to, after = await _find_request(app, request, other, numbers[1] or (None if first == other else 1))
     one, two = before[at - 1], after[to - 1]
     found = await run_apart(one.size + two.size, difference, one, two)
-    layers = [{"layer": layer, "before": old, "after": new} for layer, (old, new) in by_layer(one, two).items()]
+    layers = [{"layer": layer, "before": old, "after": new} for layer, (old, new) in compare_layers(one, two).items()]
     sides = {"before": _side(a, at, one), "after": _side(b, to, two)}
     return Reply({**sides, "same": found.byte is None, **found.to_dict(), "layers": layers})
 

@@ -74,7 +74,7 @@ SHORT_CHARACTERS, TITLE_CHARACTERS = 160, 48
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledMemory:
     """A memory that was found, how well, and why."""
 
     memory: Memory
@@ -113,7 +113,7 @@ class MemoryService:
 
     async def get_relevant_memories(
         self, query: str, top_n: int = DEFAULT_MEMORIES, *, context: Sequence[str] = ()
-    ) -> list[Recalled]:
+    ) -> list[RecalledMemory]:
         """At most `top_n`: pinned facts first, then standing wishes, each those that changed last, then the best found
         for the words of a query; `context` are the words before it. What is found far less surely than the best is left
         out."""
@@ -125,14 +125,14 @@ class MemoryService:
         query, context = _shorten_query(query), [_shorten_query(words) for words in context]
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
         found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
-        recalled = {memory.memory_id: Recalled(memory, 1.0, Phrase("recall.pinned")) for memory in pinned}
+        recalled = {memory.memory_id: RecalledMemory(memory, 1.0, Phrase("recall.pinned")) for memory in pinned}
         for memory in wishes:
-            recalled.setdefault(memory.memory_id, Recalled(memory, 1.0, Phrase("recall.standing_wish")))
+            recalled.setdefault(memory.memory_id, RecalledMemory(memory, 1.0, Phrase("recall.standing_wish")))
         best = max((hit.score for hit in hits), default=0.0)
         for hit in hits:
             memory = found.get(hit.memory_id)
             if memory and memory.state == "active" and hit.score >= MIN_SCORE_SHARE * best:
-                recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
+                recalled.setdefault(hit.memory_id, RecalledMemory(memory, hit.score, hit.why))
         return list(recalled.values())[:top_n]
 
     async def get_recent_session_summaries(
@@ -354,7 +354,7 @@ def summary_job(session_id: str, key: str = "") -> NewJob:
     return NewJob(SUMMARY_JOB, {"session_id": session_id}, key=key)
 
 
-def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
+def memory_layers(found: Sequence[RecalledMemory], owner: str) -> list[Layer]:
     """Each memory a layer: data with its origin and date. Ordered by id, so that the same set gives the same bytes."""
     layers: list[Layer] = []
     for one in sorted(found, key=lambda one: (one.memory.change, one.memory.memory_id)):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from lamina.errors import InstructionsError, LayerError, SettingsError, format_value
-from lamina.prompts.instructions import InstructionFiles, Loaded, file_of
+from lamina.prompts.instructions import InstructionFiles, LoadedInstructions, file_of
 from lamina.text.messages import Phrase
 from lamina.types import Lang, Layer, Notice, Trigger
 
@@ -180,9 +180,9 @@ class PromptEnvelope:
     phase_prompt: str | None
     user_input: UserInput
     first: bool
-    loaded: Loaded
+    loaded: LoadedInstructions
     """What is on disk."""
-    in_force: Loaded
+    in_force: LoadedInstructions
     """What the session sees: the same, unless re-injection is off."""
     after: InjectionState = field(repr=False)
     lang: Lang = "en"
@@ -304,13 +304,13 @@ class SystemPromptManager:
         )  # fmt: skip
         return self._prepared
 
-    def _restore_injected(self, texts: Mapping[str, str]) -> Loaded | None:
+    def _restore_injected(self, texts: Mapping[str, str]) -> LoadedInstructions | None:
         """The files that were injected last; None where their texts are not known."""
         known, kept = {**self._texts, **texts}, self._state.kept
         if not kept or any(file.hash not in known for file in kept):
             return None
         read = [file_of(file.kind, file.path, known[file.hash]) for file in kept]
-        return Loaded(read[0], tuple(read[1:]))
+        return LoadedInstructions(read[0], tuple(read[1:]))
 
     def sent(self, envelope: PromptEnvelope) -> None:
         """The send succeeded: now, and only now, the state moves (I7)."""
@@ -350,7 +350,7 @@ class SystemPromptManager:
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
 
-    def _load(self, dry: bool) -> Loaded:
+    def _load(self, dry: bool) -> LoadedInstructions:
         try:
             loaded = self._files.load()
         except InstructionsError as error:
@@ -367,7 +367,7 @@ class SystemPromptManager:
             self._state = replace(self._state, warned=True)
         return loaded
 
-    def _why_no_rules(self, loaded: Loaded) -> Phrase:
+    def _why_no_rules(self, loaded: LoadedInstructions) -> Phrase:
         if loaded.rules:
             return Phrase("injection.rules_empty")
         if not self._files.place:
@@ -440,7 +440,7 @@ class SystemPromptManager:
         return tuple(dict.fromkeys(triggers)), tuple(parts)
 
 
-def _current_texts(loaded: Loaded) -> dict[SourceName, tuple[str, str]]:
+def _current_texts(loaded: LoadedInstructions) -> dict[SourceName, tuple[str, str]]:
     """Text and hash of each source that has something to say, in order."""
     texts: dict[SourceName, tuple[str, str]] = {"instructions": (loaded.instructions.text, loaded.instructions.hash)}
     if loaded.rules_text:

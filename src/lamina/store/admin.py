@@ -468,9 +468,9 @@ class Indexes(Group):
     async def _retire(self, db: SqliteDatabase) -> bool:
         """Drop some of the tables that earlier versions searched in; whether anything is left of them."""
         try:
-            return await db.alter(schema.retire_some)
+            return await db.alter(schema.drop_retired_tables)
         except StoreDamagedError:
-            return await db.alter(lambda connection: schema.retire_some(connection, detach=True))
+            return await db.alter(lambda connection: schema.drop_retired_tables(connection, detach=True))
 
     @read_any_owner
     def planned_owners(self) -> Steps[Sequence[str]]:

@@ -31,7 +31,7 @@ from lamina.store.database import (
 from lamina.store.jobs import add_jobs
 from lamina.store.messages import (
     MessageRow,
-    Placed,
+    NumberedMessage,
     message_row,
     message_rows,
     put_messages,
@@ -275,9 +275,9 @@ class Turns(Group):
         yield from insert("turn", COLUMNS, [values])
         first, *more = question.rows
         placed = [
-            Placed(seq, first, tokens=question.tokens, message_id=turn.user_message_id),
-            *(Placed(seq + number, row) for number, row in enumerate(more, 1)),
-            Placed(turn.answer_seq, NO_ANSWER, "streaming", message_id=turn.answer_message_id),
+            NumberedMessage(seq, first, tokens=question.tokens, message_id=turn.user_message_id),
+            *(NumberedMessage(seq + number, row) for number, row in enumerate(more, 1)),
+            NumberedMessage(turn.answer_seq, NO_ANSWER, "streaming", message_id=turn.answer_message_id),
         ]
         yield from put_messages(self._db, owner, session_id, turn.turn_id, placed, now)
         return turn
@@ -360,7 +360,7 @@ class Turns(Group):
             (last, owner, turn.session_id, turn.answer_seq),
         )
         yield "UPDATE turn SET answer_seq = ? WHERE owner = ? AND turn_id = ?", (last, owner, turn_id)
-        placed = [Placed(seq, row) for seq, row in zip(places, rows, strict=True)]
+        placed = [NumberedMessage(seq, row) for seq, row in zip(places, rows, strict=True)]
         return (yield from put_messages(self._db, owner, turn.session_id, turn_id, placed, now))
 
     async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None:
