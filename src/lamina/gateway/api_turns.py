@@ -216,10 +216,14 @@ def _request_json(
         for layer, (tokens, left_out) in receipt.by_layer().items()
     ]
     return {
-        "turn": turn_json(turn) if turn else None, "request": number, "requests": count, "receipt": plain,
-        "layers": layers, "prefix": prefix,
+        "turn": turn_json(turn) if turn else None,
+        "request": number,
+        "requests": count,
+        "receipt": plain,
+        "layers": layers,
+        "prefix": prefix,
         "texts": [payload[each.start : each.end].decode(errors="replace") for each in receipt.segments],
-    }  # fmt: skip
+    }
 
 
 def _stream_events(app: App, request: Request, turn: TurnRecord, after: str = "") -> Reply:
@@ -228,9 +232,12 @@ def _stream_events(app: App, request: Request, turn: TurnRecord, after: str = ""
 
 
 async def _start_turn(
-    app: App, request: Request, session_id: str, content: str | Sequence[Mapping[str, Any]],
+    app: App,
+    request: Request,
+    session_id: str,
+    content: str | Sequence[Mapping[str, Any]],
     **options: Unpack[TurnOptions],
-) -> Reply:  # fmt: skip
+) -> Reply:
     """Start a turn, and answer with its ids or, where the caller accepts them, its events."""
     running = await app.start(request.user, session_id, content, key=request.idempotency_key, **options)
     turn = running.turn

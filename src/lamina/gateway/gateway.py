@@ -163,10 +163,15 @@ class Gateway:
     """`Gateway(app, options, token=…)` is an ASGI application; `start()` and `close()` are its lifespan."""
 
     def __init__(
-        self, app: App, options: GatewayOptions | None = None, *, token: str = "",
-        routes: Sequence[Route] | None = None, traces: "Telemetry | None" = None,
+        self,
+        app: App,
+        options: GatewayOptions | None = None,
+        *,
+        token: str = "",
+        routes: Sequence[Route] | None = None,
+        traces: "Telemetry | None" = None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.app = app
         self.options = options = options or GatewayOptions()
         self.metrics = Metrics()
@@ -263,9 +268,17 @@ class Gateway:
         if self.log.on:
             principal = request.principal
             self.log.line(
-                request.id, request.method, path, exchange.status, seconds, exchange.size, principal.user,
-                principal.key_id, turn_id, exchange.error,
-            )  # fmt: skip
+                request.id,
+                request.method,
+                path,
+                exchange.status,
+                seconds,
+                exchange.size,
+                principal.user,
+                principal.key_id,
+                turn_id,
+                exchange.error,
+            )
 
     async def _answer(self, exchange: _Exchange) -> Reply:
         request, scope = exchange.request, exchange.scope

@@ -173,9 +173,16 @@ class HttpError(LaminaError):
     exit_code = 1
 
     def __init__(
-        self, status: int, code: str | Phrase, /, *, hint: str | Phrase = "", kind: str = "invalid_request",
-        retry_after: float = 0, **values: Value,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        code: str | Phrase,
+        /,
+        *,
+        hint: str | Phrase = "",
+        kind: str = "invalid_request",
+        retry_after: float = 0,
+        **values: Value,
+    ) -> None:
         super().__init__(code, hint=hint, **values)
         self.status, self.kind, self.retry_after = status, kind, retry_after
 

@@ -274,9 +274,14 @@ class SystemPromptManager:
         return [] if self.settings.enabled else [file.hash for file in self._state.kept]
 
     def prepare(
-        self, user_input: UserInput, *, phase_prompt: str | None = None, context_use: float | None = None,
-        texts: Mapping[str, str] | None = None, dry: bool = False,
-    ) -> PromptEnvelope:  # fmt: skip
+        self,
+        user_input: UserInput,
+        *,
+        phase_prompt: str | None = None,
+        context_use: float | None = None,
+        texts: Mapping[str, str] | None = None,
+        dry: bool = False,
+    ) -> PromptEnvelope:
         """What this turn sends. `context_use` is the share of the model's window that the provider reported last,
         `texts` those that are `wanted`. A `dry` run is for looking only: nothing is logged or counted."""
         level = _reached_level(context_use, self._state.level)

@@ -296,8 +296,9 @@ class InstructionFiles:
         """One file by the name that a fault gives it, includes left as they are; it may be the instructions' own."""
         workspace, name = self._placed(path)
         if workspace is not self.workspace and (workspace.root, name) != (
-            self._instructions[0].root, self._instructions[1]
-        ):  # fmt: skip
+            self._instructions[0].root,
+            self._instructions[1],
+        ):
             raise self.workspace.refusal(path, "instructions.not_in_workspace")
         return workspace.read(name)
 

@@ -77,9 +77,14 @@ class CommandResult(NamedTuple):
 
 
 async def run_child(
-    command: Sequence[str], *, folder: str, environ: Mapping[str, str], seconds: float, max_bytes: int,
+    command: Sequence[str],
+    *,
+    folder: str,
+    environ: Mapping[str, str],
+    seconds: float,
+    max_bytes: int,
     reports: bool = False,
-) -> CommandResult:  # fmt: skip
+) -> CommandResult:
     """Run a command until it ends or its time is up. Then, and on a cancellation, everything that it started is ended.
 
     A command that `reports` is a launcher: it writes lines to its standard input, and ends after everything that it

@@ -741,9 +741,13 @@ class Admin(Group):
         return lines
 
     async def import_(
-        self, lines: Iterable[str], owner: str | None = None, *, check: Check | None = None,
+        self,
+        lines: Iterable[str],
+        owner: str | None = None,
+        *,
+        check: Check | None = None,
         at_once: int = MAX_PART_ROWS,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
 
         All is checked before anything is written, of a large export each part of `at_once` rows, messages with `check`
@@ -759,9 +763,13 @@ class Admin(Group):
         return sum(added.values())
 
     async def _import_parts(
-        self, lines: Iterable[str], owner: str | None, added: dict[str, int], check: Check | None,
+        self,
+        lines: Iterable[str],
+        owner: str | None,
+        added: dict[str, int],
+        check: Check | None,
         at_once: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         part: list[Fields] = []
         named: dict[str, set[str]] = {}
         size = 0

@@ -302,9 +302,15 @@ def _why_no_answer(message: StoredMessage) -> str:
 class Messages(Group):
     @read
     def list(
-        self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
         newest: bool = False,
-    ) -> Steps[Sequence[StoredMessage]]:  # fmt: skip
+    ) -> Steps[Sequence[StoredMessage]]:
         """In the order of their numbers. `limit` takes the oldest of those asked for, with `newest` the newest."""
         rows = yield (
             f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? AND seq < ? "
