@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lamina import App
-from lamina.apart import run_apart, work_for
+from lamina.apart import run_apart, set_current_user
 from lamina.text.unicode import MAX_LOOP_SIZE
 from tests.faults.stalls import chatting
 
@@ -33,7 +33,7 @@ async def overlap_of(*users: str) -> int:
     seen = Overlap()
 
     async def one(user: str) -> None:
-        work_for(user)
+        set_current_user(user)
         await run_apart(LARGE, seen.work)
 
     await asyncio.gather(*(asyncio.create_task(one(user)) for user in users))

@@ -17,17 +17,17 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "ground": (10, 1720),  # target 5, 1,300
     "text": (6, 1370),  # target 6, 1,000
     "assembly": (14, 3990),  # target 14, 3,400
-    "prompts": (7, 2010),  # target 7, 1,800
-    "tools": (8, 2570),  # target 8, 1,900
-    "sandbox": (4, 1420),  # not in house.md, so it has no target: it came with the sandbox of bash
+    "prompts": (7, 2020),  # target 7, 1,800
+    "tools": (8, 2610),  # target 8, 1,900
+    "sandbox": (4, 1430),  # not in house.md, so it has no target: it came with the sandbox of bash
     "shell": (4, 900),  # target 4, 900
-    "memory": (11, 4090),  # target 9, 2,300
-    "providers": (10, 1840),  # target 11, 2,300, with Gemini and Responses
-    "store": (14, 5470),  # target 14, 3,600
+    "memory": (11, 4130),  # target 9, 2,300
+    "providers": (10, 1870),  # target 11, 2,300, with Gemini and Responses
+    "store": (14, 5610),  # target 14, 3,600
     "engine": (6, 1860),  # target 6, 1,500
     "app": (10, 2650),  # target 8, 1,700
-    "cli": (18, 4560),  # target 18, 3,700
-    "gateway": (16, 4890),  # target 16, 3,200
+    "cli": (18, 4580),  # target 18, 3,700
+    "gateway": (16, 4970),  # target 16, 3,200
     "telegram": (7, 1590),  # target 7, 1,200
     "adapters": (7, 990),  # target 9, 1,400 together with settings
     "settings": (3, 750),  # its target is in that of adapters
@@ -278,6 +278,70 @@ def test_I1_and_I13_one_place_builds_the_manager_and_no_face_has_injection_code_
     assert [
         str(path) for path in faces if any(name.startswith("lamina.prompts") for name in imports(tree_of(path)))
     ] == []
+
+
+NAMED_IN_THE_PLAN = {
+    "adapters.langchain", "app.session", "assembly.wire_anthropic", "assembly.wire_gemini", "cli.memory", "cli.root",
+    "gateway.api_memories", "gateway.api_templates", "gateway.system_routes", "providers.openai", "shell.destructive",
+    "shell.programs", "tools.calls",
+}  # fmt: skip
+"""Small modules with one importer that stay: house.md names them, people import them, or they are loaded by name."""
+
+
+def small_modules_with_one_importer(trees: dict[str, ast.Module], lines: dict[str, int]) -> set[str]:
+    """Modules under 300 lines that a single module of their own package imports: they belong into that one."""
+    importers: dict[str, set[str]] = {name: set() for name in trees}
+    for importer, tree in trees.items():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            whole = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
+            found = {*whole, node.module or ""} if isinstance(node, ast.ImportFrom) else set(whole)
+            for name in found & importers.keys() - {importer}:
+                importers[name].add(importer)
+    return {
+        name
+        for name, found in importers.items()
+        if name.count(".") > 1
+        and lines[name] < 300
+        and len(found) == 1
+        and next(iter(found)).split(".")[:2] == name.split(".")[:2]
+    }
+
+
+def test_no_small_module_has_a_single_importer_in_its_own_package() -> None:
+    inner = [path for path in MODULES if path.name != "__init__.py" and path.parent != SOURCE]
+    packages = [path for path in MODULES if path.name == "__init__.py"]
+    names = {path: ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in inner}
+    names |= {path: ".".join(path.relative_to(SOURCE.parent).parts[:-1]) for path in packages}
+    trees = {name: tree_of(path) for path, name in names.items()}
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for path, name in names.items()}
+    found = small_modules_with_one_importer(trees, lines)
+    assert {name.removeprefix("lamina.") for name in found} == NAMED_IN_THE_PLAN
+    planted = {"a.b.one": ast.parse(""), "a.b.two": ast.parse("from a.b.one import x"), "a.c.three": ast.parse("")}
+    assert small_modules_with_one_importer(planted, dict.fromkeys(planted, 10)) == {"a.b.one"}
+    assert small_modules_with_one_importer(planted, dict.fromkeys(planted, 300)) == set()
+
+
+def test_no_class_name_has_two_meanings() -> None:
+    """`Window` and `Ledger` of the library are those of assembly with a mark of their own."""
+    found: dict[str, list[Path]] = {}
+    for path in MODULES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path)
+    assert {name for name, paths in found.items() if len(paths) > 1} == {"Window", "Ledger"}
+
+
+def skipped_formatting(text: str) -> list[int]:
+    """Lines at which the formatter is switched off for anything but an assignment, which may be a table."""
+    tables = {node.end_lineno for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign | ast.AnnAssign)}
+    return [at for at, line in enumerate(text.splitlines(), 1) if "# fmt: " + "skip" in line and at not in tables]
+
+
+def test_the_formatter_is_switched_off_in_tables_alone() -> None:
+    wrong = {str(path.relative_to(ROOT)): skipped_formatting(path.read_text(encoding="utf-8")) for path in MODULES}
+    assert {path: lines for path, lines in wrong.items() if lines} == {}
+    assert skipped_formatting("f(1,\n  2)  # fmt: " + "skip\nA = (1,\n  2)  # fmt: " + "skip\n") == [2]
 
 
 def untyped_options(tree: ast.AST) -> list[str]:

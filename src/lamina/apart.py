@@ -33,12 +33,12 @@ _locks: WeakValueDictionary[Queue, asyncio.Lock] = WeakValueDictionary()
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="")
 
 
-def work_for(user: str) -> None:
+def set_current_user(user: str) -> None:
     """Name the user whose texts this task, and the tasks that it starts, work on."""
     _user.set(user)
 
 
-async def run_for(user: str, work: Callable[[*Values], T], *values: *Values) -> T:
+async def run_in_user_thread(user: str, work: Callable[[*Values], T], *values: *Values) -> T:
     """Run `work` in a thread, one at a time for each user: a user who sends many long texts at once waits behind their
     own, and leaves a thread to the others."""
     loop = asyncio.get_running_loop()
@@ -52,10 +52,10 @@ async def run_apart(size: int, work: Callable[P, T], *given: P.args, **named: P.
     if size <= MAX_LOOP_SIZE:
         return work(*given, **named)
     context = contextvars.copy_context()
-    return await run_for(_user.get(), lambda: context.run(work, *given, **named))
+    return await run_in_user_thread(_user.get(), lambda: context.run(work, *given, **named))
 
 
-async def in_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+async def run_in_own_thread(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     """Run a blocking function in a thread of its own: a stuck one delays no other, and not the end of the process."""
     loop, caught = asyncio.get_running_loop(), CaughtError()
     done: asyncio.Future[None] = loop.create_future()

@@ -130,9 +130,16 @@ class ProviderError(LaminaError):
     retryable = False
 
     def __init__(
-        self, code: str, /, *, hint: str | Phrase = "", provider_status: int = 0, retryable: bool | None = None,
-        retry_after: float | None = None, **values: Value,
-    ) -> None:  # fmt: skip
+        self,
+        code: str,
+        /,
+        *,
+        hint: str | Phrase = "",
+        provider_status: int = 0,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+        **values: Value,
+    ) -> None:
         super().__init__(code, hint=hint, **values)
         self.provider_status = provider_status
         self.retry_after = retry_after

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lamina.app.store_admin import interruptible
+from lamina.app.store_admin import allow_interrupt
 from tests.cli.process import Lamina
 
 CTRL_C = b"\x03"
@@ -60,7 +60,7 @@ async def test_a_ctrl_c_that_came_just_before_the_read_is_not_lost() -> None:
 
     async def reads() -> None:
         reading.cancel()  # as the event loop does on Ctrl-C
-        with pytest.raises(KeyboardInterrupt), interruptible():
+        with pytest.raises(KeyboardInterrupt), allow_interrupt():
             raise AssertionError("it would wait here")
         heard.append(True)
 
@@ -73,7 +73,7 @@ def test_outside_of_the_main_thread_nothing_changes() -> None:
     entered: list[bool] = []
 
     def reads() -> None:
-        with interruptible():
+        with allow_interrupt():
             entered.append(True)
 
     thread = threading.Thread(target=reads)

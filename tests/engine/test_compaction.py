@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lamina import ToolRegistry
-from lamina.engine.compaction import fold_steps, last_to_fold
+from lamina.engine.compaction import find_last_to_fold, fold_steps
 from lamina.engine.ledger_state import Runtime
 from lamina.errors import CompactionError
 from lamina.records import StoredMessage
@@ -158,12 +158,12 @@ async def test_without_compaction_the_window_is_cut_instead(where: str) -> None:
 
 def test_whole_turns_stay_also_when_two_ran_at_once() -> None:
     rows = [row(1, "a"), row(2, "a"), row(3, "b"), row(4, "c"), row(5, "b"), row(6, "c")]
-    assert last_to_fold(rows, 3 * 40 + 10, len) == 2, "c is kept, and b, which it is interleaved with"
-    assert last_to_fold(rows, 0, len) == 6
-    assert last_to_fold([*rows[:2], row(3, "b"), row(4, "b")], 0, len, turns=1) == 2
-    assert last_to_fold(rows, 0, len, turns=1) == 2, "c stays, and b, which it is interleaved with"
-    assert last_to_fold(rows[:2], 0, len, turns=1) == 0
-    assert last_to_fold(rows, 10_000, len) == 0
+    assert find_last_to_fold(rows, 3 * 40 + 10, len) == 2, "c is kept, and b, which it is interleaved with"
+    assert find_last_to_fold(rows, 0, len) == 6
+    assert find_last_to_fold([*rows[:2], row(3, "b"), row(4, "b")], 0, len, turns=1) == 2
+    assert find_last_to_fold(rows, 0, len, turns=1) == 2, "c stays, and b, which it is interleaved with"
+    assert find_last_to_fold(rows[:2], 0, len, turns=1) == 0
+    assert find_last_to_fold(rows, 10_000, len) == 0
 
 
 def test_the_last_step_of_a_turn_always_stays() -> None:

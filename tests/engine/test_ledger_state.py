@@ -14,7 +14,7 @@ import pytest
 from lamina import App, ToolRegistry, explain
 from lamina.app.traces import prefixes_of, requests_of
 from lamina.assembly.ledger import CUT, FIRST, LOST
-from lamina.engine.compaction import is_due
+from lamina.engine.compaction import is_compaction_due
 from lamina.engine.ledger_state import COMPACTED, EDITED, FOLDED, FORGOTTEN, GONE, KEY, OFF, PROFILE, REPLACED, SESSION
 from lamina.errors import InputError
 from lamina.providers.scripted import ScriptedProvider, Step
@@ -324,7 +324,9 @@ async def test_a_compaction_that_is_refused_leaves_no_trace_in_the_requests(wher
             said = "We talked about the garden and its many tulips. " * (14 if number == 0 else 36 if number < 4 else 0)
             await told(app, session, f"Question {number}. {said}")
         kept = await app.store.sessions.get("ann", session.session_id)
-        assert any(is_due(context) for context in provider.contexts), "a compaction is tried on some turn, and refused"
+        assert any(is_compaction_due(context) for context in provider.contexts), (
+            "a compaction is tried on some turn, and refused"
+        )
         assert not kept.runtime.get("compactions")
         assert COMPACTED not in [reason for _, reason in epochs(provider.contexts)]
         assert not breaks(provider.contexts)

@@ -21,7 +21,7 @@ import pytest
 from lamina import assemble
 from lamina.errors import InstructionsError, LayerError
 from lamina.prompts.approvals import Approvals
-from lamina.prompts.instructions import InstructionFiles, Loaded
+from lamina.prompts.instructions import InstructionFiles, LoadedInstructions
 from lamina.prompts.workspace import MAX_BYTES, MAX_LINKS, SETTLED, Workspace
 from lamina.text.unicode import hidden_characters
 from lamina.types import text_hash
@@ -921,6 +921,6 @@ def test_fault_P6_a_file_that_is_replaced_while_it_is_read_is_one_version_or_the
 def test_a_loaded_value_is_what_it_was_when_files_change_later(work: Path) -> None:
     path = write(work / ".lamina/rules.md", "one")
     files = InstructionFiles(work)
-    before: Loaded = files.load()
+    before: LoadedInstructions = files.load()
     write(path, "two")
     assert (before.rules_text, files.load().rules_text) == ("one", "two")

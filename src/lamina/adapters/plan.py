@@ -140,9 +140,14 @@ def cannot_convert(where: str | Phrase, thing: object, hint: str = "adapter.know
 
 
 def make_message(
-    role: Role, content: str | Sequence[Part] | None, where: str, *, tool_calls: Sequence[ToolCall] = (),
-    tool_call_id: str | None = None, name: str | None = None,
-) -> Message:  # fmt: skip
+    role: Role,
+    content: str | Sequence[Part] | None,
+    where: str,
+    *,
+    tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None,
+    name: str | None = None,
+) -> Message:
     """A message without empty fields, checked as the history will be."""
     given = {"tool_calls": tool_calls, "tool_call_id": tool_call_id, "name": name}
     fields = {field: value for field, value in given.items() if value}

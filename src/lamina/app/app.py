@@ -33,7 +33,7 @@ from lamina.assembly.request import Words
 from lamina.assembly.tokens import CachedCount
 from lamina.assembly.trace import pack
 from lamina.engine.build import SHARES, BuildSettings, ContextBuilder, turn_mark
-from lamina.engine.compaction import Compacted
+from lamina.engine.compaction import CompactionResult
 from lamina.engine.handle import TurnHandle
 from lamina.engine.turn import CANCELLED, Engine, TurnLimits
 from lamina.errors import (
@@ -347,7 +347,7 @@ class App:
         except LeaseError:
             return await self.store.turns.get(owner, turn_id)
 
-    async def compact(self, owner: str, session_id: str) -> Compacted:
+    async def compact(self, owner: str, session_id: str) -> CompactionResult:
         """Fold all but the newest turn of a session into a summary; what would free too little is an error."""
         return await self.engine.compact(await self.turn(owner, session_id, "…"))
 

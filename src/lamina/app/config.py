@@ -32,7 +32,7 @@ from lamina.portable import BINARY, HELD, NOFOLLOW, NONBLOCK, is_private, take_l
 from lamina.ports import Complete, Count, Embedder, Encode, Provider
 from lamina.prompts.approvals import Approvals
 from lamina.prompts.injection import InjectionSettings, InjectionState, SeenSource, SystemPromptManager
-from lamina.prompts.instructions import InstructionFiles, Loaded
+from lamina.prompts.instructions import InstructionFiles, LoadedInstructions
 from lamina.prompts.workspace import FileText, Workspace
 from lamina.providers.tokenizers import VOCABULARIES, exact_counter
 from lamina.sandbox.process import CAN_END_FAMILY
@@ -164,7 +164,7 @@ def instruction_files(settings: Settings, workspace: Path | None, folder: Path |
     )
 
 
-def file_rows(loaded: Loaded, state: InjectionState | None, count: Count) -> list[dict[str, Any]]:
+def file_rows(loaded: LoadedInstructions, state: InjectionState | None, count: Count) -> list[dict[str, Any]]:
     """The files in force, and on which turn of a session the model saw them last."""
     seen: Mapping[str, SeenSource] = state.seen if state else {}
     now = {"instructions": loaded.instructions.hash, "rules": loaded.rules_hash}
@@ -262,7 +262,7 @@ def read_state(path: Path) -> InjectionState | None:
 
 
 @contextmanager
-def held_session(path: Path | None) -> Generator[InjectionState | None, None, None]:
+def hold_session(path: Path | None) -> Generator[InjectionState | None, None, None]:
     """The state of a session's file, which no other process changes inside the block; None where there is no file."""
     if path is None:
         yield None

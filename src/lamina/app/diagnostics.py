@@ -23,7 +23,7 @@ from lamina.app.config import (
     provider_of,
     sandbox_of,
 )
-from lamina.app.store_admin import file_of, info, open_only
+from lamina.app.store_admin import file_of, info, open_existing
 from lamina.assembly.budget import Budget
 from lamina.assembly.pieces import PromptStyle
 from lamina.assembly.request import assemble
@@ -113,7 +113,7 @@ async def store_state(settings: Settings) -> StoreState:
     path = file_of(settings.store)
     if path and not path.is_file():
         return StoreState(str(path), exists=False)
-    async with open_only(settings.store) as store:
+    async with open_existing(settings.store) as store:
         found = await info(store, settings.store, settings.user)
         large = path is None or path.stat().st_size > MAX_INSPECTED_BYTES
         problems = None if large else tuple(await store.admin.verify())

@@ -54,7 +54,7 @@ def read_phase(words: str) -> str:
     return phase
 
 
-async def whole_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
+async def find_id(store: Store, owner: str, kind: Kind, begin: str) -> str:
     """The one id of this owner that is this or begins so."""
     found = await store.admin.ids(owner, kind, begin) if begin else ()
     if found and found[0] == begin:
@@ -75,14 +75,14 @@ async def find_session(store: Store, owner: str, name: str) -> Session:
         if not latest:
             raise NotFoundError("session.none_yet")
         return latest[0]
-    return await store.sessions.get(owner, await whole_id(store, owner, "session", name))
+    return await store.sessions.get(owner, await find_id(store, owner, "session", name))
 
 
 async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
     """A message by its id, the beginning of it, or its place: `SESSION#NUMBER`."""
     begin, sign, number = name.rpartition("#")
     if not sign:
-        return await store.messages.get(owner, await whole_id(store, owner, "message", name))
+        return await store.messages.get(owner, await find_id(store, owner, "message", name))
     session = await find_session(store, owner, begin)
     seq = int(number) if number.isascii() and number.isdigit() and len(number) < 16 else 0
     rows = await store.messages.list(owner, session.session_id, after=seq - 1, before=seq + 1) if seq else ()
@@ -94,7 +94,7 @@ async def find_message(store: Store, owner: str, name: str) -> StoredMessage:
 
 
 async def find_memory(store: Store, owner: str, name: str) -> Memory:
-    return await store.memories.get(owner, await whole_id(store, owner, "memory", name))
+    return await store.memories.get(owner, await find_id(store, owner, "memory", name))
 
 
 async def enabled_skills(store: Store, owner: str) -> list[Template]:
@@ -171,7 +171,7 @@ async def forget(app: "App", owner: str, ids: Sequence[str]) -> list[Session]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MemoryOrigin:
     """Where a memory came from, and what it took the place of; None for what was said outside a session or is gone."""
 
     session: Session | None
@@ -181,7 +181,7 @@ class Origin:
     supersedes: tuple[Memory, ...]
 
 
-async def origin_of(store: Store, owner: str, memory: Memory) -> Origin:
+async def origin_of(store: Store, owner: str, memory: Memory) -> MemoryOrigin:
     session = turn = message = None
     if memory.session_id:
         try:
@@ -192,7 +192,7 @@ async def origin_of(store: Store, owner: str, memory: Memory) -> Origin:
             pass
     later = await store.memories.many(owner, [memory.superseded_by] if memory.superseded_by else [])
     earlier = await store.memories.replaced(owner, memory.memory_id)
-    return Origin(session, turn, message, later[0] if later else None, tuple(earlier))
+    return MemoryOrigin(session, turn, message, later[0] if later else None, tuple(earlier))
 
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -279,7 +279,9 @@ async def switch_template(store: Store, owner: str, name: str, on: bool) -> Temp
     return await store.templates.put(owner, replace(template, enabled=on))
 
 
-def unfilled(templates: Sequence[Template], known: Container[str], settings: Settings) -> list[tuple[Template, str]]:
+def find_unfilled_slots(
+    templates: Sequence[Template], known: Container[str], settings: Settings
+) -> list[tuple[Template, str]]:
     """Slots of templates that speak, for which the profile knows no value: a turn that needs one fails."""
     if settings.missing_slots == "keep":
         return []

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from lamina.assembly.request import Words
-from lamina.engine.compaction import Compacted
+from lamina.engine.compaction import CompactionResult
 from lamina.engine.handle import TurnHandle
 from lamina.ports import Ask
 from lamina.records import Session, SessionChanges, StoredMessage, TurnOptions
@@ -64,7 +64,7 @@ class SessionHandle:
         made = await self._app.store.sessions.branch(self.owner, self.session_id, last, title=title)
         return SessionHandle(self._app, made)
 
-    async def compact(self) -> Compacted:
+    async def compact(self) -> CompactionResult:
         """Fold all but the newest turn into a summary; what would free too little is an error."""
         return await self._app.compact(self.owner, self.session_id)
 

@@ -26,7 +26,7 @@ from lamina.types import AnyMessage, Message
 
 
 @contextmanager
-def interruptible() -> Generator[None, None, None]:
+def allow_interrupt() -> Generator[None, None, None]:
     """Within it Ctrl-C raises KeyboardInterrupt at once; where it is ignored, it stays so."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
@@ -80,7 +80,7 @@ def file_of(where: str) -> Path | None:
     return None if "://" in path else Path(path)
 
 
-def must_exist(where: str) -> None:
+def check_exists(where: str) -> None:
     """Looking after a store never makes one: a slip in its name would give an empty one."""
     path = file_of(where)
     try:
@@ -92,9 +92,9 @@ def must_exist(where: str) -> None:
 
 
 @asynccontextmanager
-async def open_only(where: str) -> AsyncGenerator[Store, None]:
+async def open_existing(where: str) -> AsyncGenerator[Store, None]:
     """A store that is there, without anything built on it and without ending turns: it may be damaged."""
-    must_exist(where)
+    check_exists(where)
     async with open_store(where) as store:
         yield store
 
@@ -167,7 +167,7 @@ def lines_of(name: str) -> Iterator[str]:
 
 
 def _read_line(file: BinaryIO) -> bytes:
-    with interruptible():
+    with allow_interrupt():
         return file.readline(MAX_LINE_BYTES + 1)
 
 

@@ -14,7 +14,7 @@ from lamina.apart import run_apart
 from lamina.app.app import App
 from lamina.app.config import counter, file_rows, instruction_files, provider_of
 from lamina.app.follow import requests_of
-from lamina.app.lookup import LAST, whole_id
+from lamina.app.lookup import LAST, find_id
 from lamina.assembly.receipt import Difference, explain, predicted_prefix
 from lamina.assembly.request import context_of_receipt
 from lamina.errors import InputError, NotFoundError
@@ -42,7 +42,7 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
         if found := await _newest(store, owner):
             return found
         raise NotFoundError("turn.none_yet")
-    return await store.turns.get(owner, await whole_id(store, owner, "turn", name))
+    return await store.turns.get(owner, await find_id(store, owner, "turn", name))
 
 
 async def _newest(store: Store, owner: str) -> TurnRecord | None:
@@ -66,7 +66,7 @@ async def request_of(store: Store, owner: str, turn: TurnRecord, number: int | N
     """One request of a turn, counted from 1; the last one unless a number is given."""
     receipts = await requests_of(store, owner, turn)
     if not receipts:
-        raise unsent(turn)
+        raise explain_unsent(turn)
     if number is not None and not 1 <= number <= len(receipts):
         raise InputError("turn.no_such_request", number=number, count=len(receipts))
     return receipts[-1 if number is None else number - 1]
@@ -110,7 +110,7 @@ async def _sent_before(store: Store, owner: str, turn: TurnRecord) -> tuple[Rece
     return None, 0
 
 
-def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
+def compare_layers(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
     """Tokens of each layer, before and after. A text that is in both counts in both as in the second: a counter that
     was corrected between them does not change what was sent."""
     now = {(s.layer, s.hash, s.decision): s.tokens for s in b.segments}
@@ -120,7 +120,7 @@ def by_layer(a: Receipt, b: Receipt) -> dict[str, tuple[int, int]]:
     return {layer: (before.get(layer, 0), after.get(layer, 0)) for layer in (*before, *after)}
 
 
-def unsent(turn: TurnRecord) -> NotFoundError:
+def explain_unsent(turn: TurnRecord) -> NotFoundError:
     """Why there is no request of this turn: each is stored when something of its answer comes, or after 50 ms."""
     if turn.finished is None:
         return NotFoundError("trace.running")
@@ -144,7 +144,7 @@ def difference(before: Receipt, after: Receipt) -> Difference:
     return explain(before, after)
 
 
-async def asked_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Event]:
+async def ask_again(settings: Settings, receipt: Receipt) -> AsyncGenerator[Event]:
     """The same bytes to the provider of the settings, and what it says this time."""
     provider = provider_of(settings, encode=lambda context, grammar: context.receipt)
     try:

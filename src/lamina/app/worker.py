@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from lamina.apart import work_for
+from lamina.apart import set_current_user
 from lamina.errors import LaminaError, LeaseError, NotFoundError, StoreError
 from lamina.memory.service import SUMMARY_JOB, MemoryService, summary_job
 from lamina.records import REQUESTS, Job, NewJob, TurnRecord
@@ -138,7 +138,7 @@ class Worker:
         clock, following, count = asyncio.get_running_loop().time, job, 0
         end = clock() + self._in_a_row
         while following:
-            work_for(following.owner)
+            set_current_user(following.owner)
             await self._run_job(following)
             count += 1
             following = await self._claim_next(following) if clock() < end else None

@@ -79,7 +79,7 @@ def check_start_on(start_on: object) -> None:
         raise MessageError("history.bad_start_on", value=format_value(start_on))
 
 
-class Fitted(NamedTuple):
+class FittedLayer(NamedTuple):
     """A layer in the form in which it is sent (or is not), and why."""
 
     layer: Layer
@@ -93,7 +93,7 @@ def fit_layers(
     room: float,
     cost: Callable[[Layer], int],
     heading: Callable[[str], int] = lambda name: 0,
-) -> list[Fitted]:
+) -> list[FittedLayer]:
     """Each layer in the fullest form for which all is within its share and, if it can be, within `room`.
 
     `heading` is what a name's heading costs, once, while anything is below it.
@@ -156,16 +156,16 @@ class _Ladder:
             return True
         return False
 
-    def fitted(self) -> list[Fitted]:
-        found: list[Fitted] = []
+    def fitted(self) -> list[FittedLayer]:
+        found: list[FittedLayer] = []
         for number, layer in enumerate(self.layers):
             rung = self.rungs[number]
             form = self.forms[number][rung]
             if rung == FULL:
-                found.append(Fitted(layer))
+                found.append(FittedLayer(layer))
             else:
                 reason = Phrase(RUNGS[rung], why=self.why[number])
-                found.append(Fitted(form or layer, "degraded" if form else "dropped", reason))
+                found.append(FittedLayer(form or layer, "degraded" if form else "dropped", reason))
         return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from lamina.assembly.budget import LEFT_OUT, OVER_BUDGET, Budget, Fitted
+from lamina.assembly.budget import LEFT_OUT, OVER_BUDGET, Budget, FittedLayer
 from lamina.assembly.history import CallTracker, check_message
 from lamina.assembly.pieces import (
     THIS_TURN,
@@ -62,7 +62,7 @@ class LedgerSnapshot:
 
     epoch: int
     reason: Phrase
-    head: tuple[Fitted, ...]
+    head: tuple[FittedLayer, ...]
     updates: Mapping[int, tuple[LayerUpdate, ...]]
     """Which updates are in front of which message of the log."""
     start: int
@@ -81,7 +81,7 @@ class LedgerState:
     epoch: int = 0
     reason: Phrase = NOTHING
     head: Head | None = None
-    fitted: tuple[Fitted, ...] = ()
+    fitted: tuple[FittedLayer, ...] = ()
     """The layers of the head; of those whose change begins a new epoch also what had no room in it."""
     updates: Mapping[int, tuple[LayerUpdate, ...]] = field(default_factory=dict[int, tuple[LayerUpdate, ...]])
     seen: Mapping[LayerKey, Layer] = field(default_factory=dict[LayerKey, Layer])
@@ -314,7 +314,7 @@ class Ledger:
         words: Entry | None,
         repeats: Sequence[LayerUpdate],
         skipped: Skipped,
-    ) -> tuple[LedgerState, Sequence[Fitted]]:
+    ) -> tuple[LedgerState, Sequence[FittedLayer]]:
         """The request before, and after it only what is new; and what became of each layer that is."""
         state = self._state
         if user is None or words is None:
@@ -347,7 +347,7 @@ class Ledger:
         return kept
 
     def _find_updates(
-        self, seen: Mapping[LayerKey, Layer], now: Sequence[Layer], fitted: Sequence[Fitted], skipped: Skipped
+        self, seen: Mapping[LayerKey, Layer], now: Sequence[Layer], fitted: Sequence[FittedLayer], skipped: Skipped
     ) -> list[LayerUpdate]:
         """What differs from what the model has seen."""
         updates: list[LayerUpdate] = []
@@ -376,7 +376,7 @@ class Ledger:
         words: Entry | None,
         reason: Phrase,
         updates: tuple[LayerUpdate, ...],
-    ) -> tuple[LedgerState, Sequence[Fitted]]:
+    ) -> tuple[LedgerState, Sequence[FittedLayer]]:
         """The layers in order, the history that fits, the current turn: how every epoch begins."""
         turn = len(self._log) if words is not None else _last_user(self._log)
         current = (words,) if words is not None else self._current_turn(reason, updates)
@@ -435,7 +435,9 @@ class Ledger:
         share = f"{low_water:.0%}"
         return Phrase("reason.cut_to_unread", share=share, n=older) if older else Phrase("reason.cut_to", share=share)
 
-    def _propose(self, state: LedgerState, words: Entry | None, fitted: Sequence[Fitted], skipped: Skipped) -> Context:
+    def _propose(
+        self, state: LedgerState, words: Entry | None, fitted: Sequence[FittedLayer], skipped: Skipped
+    ) -> Context:
         assert state.head is not None
         dropped = Dropped(self._older + state.start, self._totals[state.start])
         notes: list[Segment] = absent_layers(fitted, skipped, self._count, self._style.mark)
@@ -470,14 +472,14 @@ def _is_unknown(name: str, skipped: Skipped) -> bool:
     return any(source.partition(":")[0] == name and why.code != LEFT_OUT for source, why in reasons.items())
 
 
-def _has_changed(name: str, fitted: Iterable[Fitted], layers: Iterable[Layer]) -> bool:
+def _has_changed(name: str, fitted: Iterable[FittedLayer], layers: Iterable[Layer]) -> bool:
     """Does what is there now, of one name, differ from what was there when the epoch began, in whatever form?"""
     before = [one.layer for one in fitted if one.layer.name == name]
     now = [layer for layer in layers if layer.name == name and layer.text.strip()]
     return len(before) != len(now) or not all(is_known(old, new) for old, new in zip(before, now, strict=True))
 
 
-def _layers_seen(fitted: Iterable[Fitted]) -> dict[LayerKey, Layer]:
+def _layers_seen(fitted: Iterable[FittedLayer]) -> dict[LayerKey, Layer]:
     return {key_of(one.layer): one.layer for one in fitted if one.decision != "dropped"}
 
 

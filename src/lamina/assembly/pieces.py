@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast, get_args
 
-from lamina.assembly.budget import OVER_BUDGET, Fitted
+from lamina.assembly.budget import OVER_BUDGET, FittedLayer
 from lamina.assembly.fences import (
     JOIN,
     Fence,
@@ -210,7 +210,7 @@ def group_opening(group: str, lang: Lang = "en") -> str:
     return f"# {GROUPS[group][1][lang]}\n\n"
 
 
-def build_head(fitted: Sequence[Fitted], tools: Sequence[AnyTool], count: Count, style: PromptStyle) -> Head:
+def build_head(fitted: Sequence[FittedLayer], tools: Sequence[AnyTool], count: Count, style: PromptStyle) -> Head:
     """Tools and system message, from layers that are in order and in the form in which they are sent."""
     tool_segments = _tool_segments(tools, count)
     messages: list[list[Span]] = []

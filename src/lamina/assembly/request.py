@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.assembly.budget import HISTORY, OVER_BUDGET, Budget, Fitted, fit_layers
+from lamina.assembly.budget import HISTORY, OVER_BUDGET, Budget, FittedLayer, fit_layers
 from lamina.assembly.fences import JOIN
 from lamina.assembly.grammar import validate
 from lamina.assembly.history import check_history, check_message, longest_suffix
@@ -156,7 +156,7 @@ def room_kept_back(before: Sequence[AnyMessage], costs: Sequence[int], budget: B
 
 def fit_head(
     layers: Sequence[Layer], tools: Sequence[AnyTool], spent: float, budget: Budget, style: PromptStyle
-) -> tuple[Head, list[Fitted]]:
+) -> tuple[Head, list[FittedLayer]]:
     """Tools and system message with what fits of the layers, and what became of each. `spent` is what the current turn
     costs and what is kept back for the history."""
     room = budget.tokens - spent - (tool_tokens(tools, budget.count) if budget.shares is not None else 0)
@@ -164,7 +164,7 @@ def fit_head(
     return build_head([one for one in fitted if one.decision != "dropped"], tools, budget.count, style), fitted
 
 
-def fit_shares(layers: Sequence[Layer], room: float, budget: Budget, style: PromptStyle) -> list[Fitted]:
+def fit_shares(layers: Sequence[Layer], room: float, budget: Budget, style: PromptStyle) -> list[FittedLayer]:
     """Ordered layers, each in the form for which there is room."""
 
     def cost(layer: Layer) -> int:
@@ -176,12 +176,12 @@ def fit_shares(layers: Sequence[Layer], room: float, budget: Budget, style: Prom
         return text_tokens(JOIN + group_opening(GROUP_OF[name], style.lang), budget.count)
 
     if budget.shares is None:
-        return [Fitted(layer) for layer in layers]
+        return [FittedLayer(layer) for layer in layers]
     return fit_layers(layers, budget, room, cost, heading)
 
 
 def absent_layers(
-    fitted: Sequence[Fitted], skipped: Mapping[str, str | Phrase] | None, count: Count, mark: str
+    fitted: Sequence[FittedLayer], skipped: Mapping[str, str | Phrase] | None, count: Count, mark: str
 ) -> list[Segment]:
     """A segment without bytes for each layer that is not there, with the reason."""
     name = counter_name(count)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from lamina.assembly.budget import OVER_BUDGET, Budget, Fitted, StartOn, check_budget, check_start_on
+from lamina.assembly.budget import OVER_BUDGET, Budget, FittedLayer, StartOn, check_budget, check_start_on
 from lamina.assembly.fences import holds_mark
 from lamina.assembly.history import CallTracker, check_history, check_message, longest_suffix
 from lamina.assembly.pieces import (
@@ -152,7 +152,7 @@ class Window:
         layers = [Layer("identity", system, "system")] if isinstance(system, str) else system
         count = budget.count
         self._limits, self._style, self._count = budget, style, count
-        self._head = build_head([Fitted(layer) for layer in order_layers(layers)], tools, count, style)
+        self._head = build_head([FittedLayer(layer) for layer in order_layers(layers)], tools, count, style)
         self._seed_count = count is estimate_message_tokens
         self._each, self._once = per_message(count), per_request(count)
         self._calls = CallTracker()

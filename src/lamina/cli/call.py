@@ -137,10 +137,10 @@ class Call:
 
     def check_store(self) -> None:
         """A store that was named must exist already."""
-        from lamina.app.store_admin import must_exist
+        from lamina.app.store_admin import check_exists
 
         if "store" in self.settings.origin:
-            must_exist(self.settings.store)
+            check_exists(self.settings.store)
 
     def tell(self, code: str, /, **values: Value) -> None:
         print(self.say(code, **values))
@@ -178,13 +178,13 @@ class Call:
 
     def confirm(self, question: str, yes: bool) -> None:
         """Continue only after a clear yes; without a terminal only with --yes."""
-        from lamina.app.store_admin import interruptible
+        from lamina.app.store_admin import allow_interrupt
 
         if yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison] -- a closed descriptor
             raise InputError("input.cannot_confirm")
-        with interruptible():  # before the question, so that an immediate Ctrl-C is heard
+        with allow_interrupt():  # before the question, so that an immediate Ctrl-C is heard
             print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
             answer = sys.stdin.readline()
         if answer.strip().casefold() not in YES:

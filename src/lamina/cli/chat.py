@@ -26,7 +26,7 @@ from lamina.cli.call import (
     read_lines,
     run_until_terminated,
 )
-from lamina.cli.chat_commands import ChatState, Leave, SwitchModel, choices, run_command
+from lamina.cli.chat_commands import ChatState, LeaveRequest, ModelSwitch, choices, run_command
 from lamina.cli.chat_view import TurnView, open_app, run_plain_turn
 from lamina.cli.say import visible
 from lamina.cli.screen import Screen
@@ -82,7 +82,7 @@ async def _chat_on_terminal(call: Call, resume: str | None, mode: str | None) ->
                     chat.app = app
                     chat.print_line("cli.chat.model_now", model=app.provider.model, provider=app.provider.name)
                 after = await _talk(chat)
-            if isinstance(after, Leave):
+            if isinstance(after, LeaveRequest):
                 break
             usable, call.settings = call.settings, replace(call.settings, model=after.model)
         if chat.session:
@@ -102,7 +102,7 @@ async def _greet(chat: ChatState) -> None:
         await chat.recap()
 
 
-async def _talk(chat: ChatState) -> Leave | SwitchModel:
+async def _talk(chat: ChatState) -> LeaveRequest | ModelSwitch:
     """Read what is typed and do it, one thing after another."""
     from lamina.cli.input import Keyboard, ask_yes_no
 
@@ -117,7 +117,7 @@ async def _talk(chat: ChatState) -> Leave | SwitchModel:
         await chat.refresh()
         words = await keyboard.read_message()
         if words is None:
-            return Leave()
+            return LeaveRequest()
         try:
             if is_command(words):
                 if (after := await run_command(chat, words)) is not None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from lamina.app.app import App
 from lamina.app.config import with_model
 from lamina.app.lookup import check_skill, read_phase, usable_skills
-from lamina.app.traces import last_turn, messages_of, next_context, request_of, requests_of, rules_of, unsent
+from lamina.app.traces import explain_unsent, last_turn, messages_of, next_context, request_of, requests_of, rules_of
 from lamina.cli.call import MODES, check_choice
 from lamina.cli.chat_view import TurnSummary, call_line, format_over_budget, result_lines
 from lamina.cli.memory import found_table, memory_table
@@ -48,12 +48,12 @@ NONE = ("none", "off", "-")
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class LeaveRequest:
     """The person leaves."""
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchModel:
+class ModelSwitch:
     """The person wants another model."""
 
     model: str
@@ -172,7 +172,7 @@ class ChatState:
         return found
 
 
-After = Leave | SwitchModel | None
+After = LeaveRequest | ModelSwitch | None
 Command = Callable[[ChatState, str], Awaitable[After]]
 
 
@@ -287,7 +287,7 @@ async def _why(chat: ChatState, words: str) -> None:
     turn = await chat.turn()
     receipts = await requests_of(chat.app.store, chat.owner, turn)
     if not receipts:
-        raise unsent(turn)
+        raise explain_unsent(turn)
     number = int(words) if words.isascii() and words.isdigit() else len(receipts)
     if not 1 <= number <= len(receipts):
         raise InputError("chat.no_request", number=number, count=len(receipts))
@@ -335,7 +335,7 @@ async def _model(chat: ChatState, words: str) -> After:
     provider = chat.app.provider
     if words:
         with_model(chat.app.settings, words)  # one that does not exist is refused here, where there is a way back
-        return SwitchModel(words)
+        return ModelSwitch(words)
     window = f"{provider.window:,}" if provider.window else "—"
     chat.print_line("cli.chat.model", model=provider.model, provider=provider.name, window=window)
     return None
@@ -348,7 +348,7 @@ async def _help(chat: ChatState, words: str) -> None:
 
 
 async def _quit(chat: ChatState, words: str) -> After:
-    return Leave()
+    return LeaveRequest()
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -17,7 +17,7 @@ from lamina.app.config import (
     assemble_files,
     counter,
     file_rows,
-    held_session,
+    hold_session,
     instruction_files,
     prompt_manager,
     read_state,
@@ -259,7 +259,7 @@ def follow(
     files = instruction_files(settings, workspace, folder)
     call.warn_of_rules(workspace)
     failed = False
-    with held_session(session) as state:
+    with hold_session(session) as state:
         prompts = prompt_manager(settings, files, state)
         if session:  # better now than after the first send
             write_state(session, prompts.state)

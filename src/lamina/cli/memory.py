@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from lamina.app.lookup import Origin, find_memory, forget, origin_of
+from lamina.app.lookup import MemoryOrigin, find_memory, forget, origin_of
 from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, option, show_json, to_plain
 from lamina.cli.say import Say
 from lamina.cli.sessions import DEFAULT_LIMIT, Limit, Query, join_words, mark_hits
@@ -122,7 +122,7 @@ async def show(call: Call, name: MemoryName, as_json: Json = False) -> None:
         page(details(call.say, _details(call.say, memory, origin)))
 
 
-def _details(say: Say, memory: Memory, origin: Origin) -> Mapping[str, object]:
+def _details(say: Say, memory: Memory, origin: MemoryOrigin) -> Mapping[str, object]:
     rows: dict[str, object] = {"id": memory.memory_id, "text": memory.text or f"({say('cli.state.forgotten')})"}
     rows["kind"] = _kind(say, memory.kind)
     rows["importance"] = f"{memory.importance:.2f}" + (f" ★ {say('cli.memory.is_pinned')}" if memory.pinned else "")

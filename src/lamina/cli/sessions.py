@@ -18,8 +18,8 @@ from lamina.app.lookup import check_skill, find_message, find_session, hits, imp
 from lamina.app.traces import (
     Difference,
     Prefix,
-    asked_again,
-    by_layer,
+    ask_again,
+    compare_layers,
     difference,
     find_turn,
     prefixes_of,
@@ -373,7 +373,7 @@ async def diff(call: Call, before: TurnName, after: TurnName, as_json: Json = Fa
         same = first.turn_id == second.turn_id
         a = await request_of(app.store, call.user, first, 1 if same else None)
         b = await request_of(app.store, call.user, second, None if same else 1)
-    found, layers = difference(a, b), by_layer(a, b)
+    found, layers = difference(a, b), compare_layers(a, b)
     if as_json:
         show_json({**found.to_dict(), "layers": layers})
     elif found.byte is None:
@@ -418,7 +418,7 @@ async def _send_again(call: Call, app: App, receipt: Receipt, stored: str) -> No
     call.tell("cli.trace.sends", size=receipt.size, hash=receipt.hash[:16], model=app.provider.model)
     print(f"\n── {say('cli.trace.stored')} ──\n{visible(stored) or '—'}\n\n── {say('cli.trace.again')} ──")
     answer = ""
-    async for event in asked_again(app.settings, receipt):
+    async for event in ask_again(app.settings, receipt):
         match event:
             case Words():
                 answer += event.text

@@ -10,10 +10,10 @@ from lamina.app.lookup import (
     SHARED,
     check_templates,
     find_template,
+    find_unfilled_slots,
     import_templates,
     listed,
     switch_template,
-    unfilled,
 )
 from lamina.cli.call import Call, Commands, Json, Yes, argument, flag, show_json
 from lamina.cli.say import Say, visible
@@ -86,7 +86,7 @@ def _slot_warnings(say: Say, templates: Sequence[Template], known: Container[str
     """Before the first turn fails for want of a value: what asks for one, and how to give it."""
     return [
         say("cli.warning", text=say("cli.skills.slot", name=template.name, slot=f"{{{{{slot}}}}}", value=slot))
-        for template, slot in unfilled(templates, known, settings)
+        for template, slot in find_unfilled_slots(templates, known, settings)
     ]
 
 

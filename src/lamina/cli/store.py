@@ -12,8 +12,8 @@ import typer
 
 from lamina.app import store_admin
 from lamina.app.app import App
-from lamina.app.lookup import whole_id
-from lamina.app.store_admin import STDIO, open_only
+from lamina.app.lookup import find_id
+from lamina.app.store_admin import STDIO, open_existing
 from lamina.cli.call import Call, Commands, Json, argument, check_choice, flag, option, show_json
 from lamina.cli.say import Say, escape_json
 from lamina.cli.view import details, format_size, format_time, one_line, page, short_id, styled, table
@@ -35,7 +35,7 @@ STATE_COLOURS = {"usable": "green", "revoked": "red", "expired": "yellow"}
 @STORE.listing()
 async def show_store(call: Call, as_json: Json = False) -> None:
     say, settings = call.say, call.settings
-    async with open_only(settings.store) as opened:
+    async with open_existing(settings.store) as opened:
         info = await store_admin.info(opened, settings.store, settings.user)
         parked = await store_admin.parked_jobs(opened, settings.user)
     if as_json:
@@ -56,7 +56,7 @@ async def show_store(call: Call, as_json: Json = False) -> None:
 
 @STORE.command("backup", shared=WHOLE_STORE)
 async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) -> None:
-    async with open_only(call.settings.store) as opened:
+    async with open_existing(call.settings.store) as opened:
         with call.progress("cli.progress.copying") as step:
             copied, problems = await store_admin.backup(opened, path, lambda done, total: step(done, total, ""))
     call.tell("cli.store.copied", path=str(path), size=format_size(copied))
@@ -68,7 +68,7 @@ async def backup(call: Call, path: Annotated[Path, argument("backup", "PATH")]) 
 
 @STORE.command("verify", shared=WHOLE_STORE)
 async def verify(call: Call, as_json: Json = False) -> None:
-    async with open_only(call.settings.store) as opened:
+    async with open_existing(call.settings.store) as opened:
         with call.progress("cli.progress.checking") as step:
             problems = list(await opened.admin.verify(lambda done, total: step(done, total, "")))
             searches_all = await opened.admin.searches_all()
@@ -104,7 +104,7 @@ async def export(
     everybody: Annotated[bool, flag("everybody", "--all")] = False,
 ) -> None:
     owner = None if everybody else call.user
-    async with open_only(call.settings.store) as opened:
+    async with open_existing(call.settings.store) as opened:
         if target == STDIO:
             await store_admin.export(opened, owner, _ExportOutput())
             return
@@ -136,7 +136,7 @@ async def import_rows(
 
 @STORE.command("reindex", shared=WHOLE_STORE)
 async def reindex(call: Call) -> None:
-    store_admin.must_exist(call.settings.store)
+    store_admin.check_exists(call.settings.store)
     async with App.open(settings=call.settings, work=False) as app:
         with call.progress("cli.progress.indexing") as step:
             messages, memories = await store_admin.reindex(app, lambda owner, done, total: step(done, total, owner))
@@ -145,7 +145,7 @@ async def reindex(call: Call) -> None:
 
 @STORE.command("jobs")
 async def jobs(call: Call, as_json: Json = False) -> None:
-    async with open_only(call.settings.store) as opened:
+    async with open_existing(call.settings.store) as opened:
         found = await store_admin.parked_jobs(opened, call.user)
     if as_json:
         show_json(found)
@@ -164,8 +164,8 @@ async def jobs(call: Call, as_json: Json = False) -> None:
 
 @STORE.command("retry")
 async def retry(call: Call, name: Annotated[str, argument("job", "JOB")]) -> None:
-    async with open_only(call.settings.store) as opened:
-        job = await opened.jobs.unpark(call.user, await whole_id(opened, call.user, "job", name))
+    async with open_existing(call.settings.store) as opened:
+        job = await opened.jobs.unpark(call.user, await find_id(opened, call.user, "job", name))
     call.tell("cli.jobs.again", id=short_id(job.job_id))
 
 

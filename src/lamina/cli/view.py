@@ -280,15 +280,17 @@ def segment_table(receipt: Receipt, say: Say, *, full: bool) -> FittedTable:
         first, last, alone = run[0], run[-1], len(run) == 1
         dropped = first.decision == "dropped"
         reason = say.render(first.reason)
-        rows.append([
-            Text("—" if dropped else f"{first.start}–{last.end}"),
-            Text(first.layer, style=_colour(first.layer)),
-            Text(f"{sum(segment.tokens for segment in run):,}"),
-            Text(visible(first.source if alone else f"{first.source} … {last.source}")),
-            Text(first.hash[:8] if alone else ""),
-            Text(say(f"trust.{first.trust}") if alone and not dropped else ""),
-            Text(say("cli.receipt.left_out", reason=reason), style="yellow") if dropped else Text(reason),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Text("—" if dropped else f"{first.start}–{last.end}"),
+                Text(first.layer, style=_colour(first.layer)),
+                Text(f"{sum(segment.tokens for segment in run):,}"),
+                Text(visible(first.source if alone else f"{first.source} … {last.source}")),
+                Text(first.hash[:8] if alone else ""),
+                Text(say(f"trust.{first.trust}") if alone and not dropped else ""),
+                Text(say("cli.receipt.left_out", reason=reason), style="yellow") if dropped else Text(reason),
+            ]
+        )
     heads = {name: say(f"cli.col.{name}") for name in ("bytes", "layer", "tokens", "source", "hash", "trust", "why")}
     return FittedTable(
         heads,
@@ -314,11 +316,15 @@ def cut_table(receipt: Receipt, say: Say) -> FittedTable | None:
     for (layer, decision, reason), run in groupby(cut, key=lambda s: (s.layer, s.decision, s.reason)):
         rows = list(run)
         source = rows[0].source if len(rows) == 1 else f"{rows[0].source} … {rows[-1].source}"
-        lines.append([
-            Text(layer, style=_colour(layer)), Text(say(f"cli.decision.{decision}"), style="yellow"),
-            Text(f"{sum(row.tokens for row in rows):,}"), Text(visible(source), style="dim"),
-            Text(say.render(reason)),
-        ])  # fmt: skip
+        lines.append(
+            [
+                Text(layer, style=_colour(layer)),
+                Text(say(f"cli.decision.{decision}"), style="yellow"),
+                Text(f"{sum(row.tokens for row in rows):,}"),
+                Text(visible(source), style="dim"),
+                Text(say.render(reason)),
+            ]
+        )
     heads: dict[str, str] = dict.fromkeys(("layer", "decision", "tokens", "source", "why"), "")
     found = FittedTable(heads, lines, ("source", "why"), yields=("source", "tokens"), show_header=False)
     return found if lines else None
@@ -339,11 +345,16 @@ def files_table(rows: Sequence[Mapping[str, Any]], say: Say) -> FittedTable:
     for row in rows:
         injected = "cli.rules.injected_changed" if row["changed_since"] else "cli.rules.injected"
         last = say(injected, turn=row["last_injected"]) if row["last_injected"] else "—"
-        lines.append([
-            Text(say(f"cli.file.{row['kind']}"), style="cyan" if row["kind"] == "instructions" else "blue"),
-            Text(visible(row["path"])), Text(f"{row['size']:,}"), Text(f"{row['tokens']:,}"), Text(row["hash"][:8]),
-            Text(last),
-        ])  # fmt: skip
+        lines.append(
+            [
+                Text(say(f"cli.file.{row['kind']}"), style="cyan" if row["kind"] == "instructions" else "blue"),
+                Text(visible(row["path"])),
+                Text(f"{row['size']:,}"),
+                Text(f"{row['tokens']:,}"),
+                Text(row["hash"][:8]),
+                Text(last),
+            ]
+        )
         lines += [[Text(""), Text(f"└ {visible(name)}", style="dim")] for name in row["includes"]]
     heads = {name: say(f"cli.col.{name}") for name in ("kind", "path", "bytes", "tokens", "hash", "last_injected")}
     yields = ("hash", "bytes", "last_injected", "tokens")

@@ -75,7 +75,7 @@ class BuildSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredLayers:
     """What the sources gave for one turn; inside a turn only the chat grows."""
 
     layers: tuple[Layer, ...]
@@ -153,7 +153,7 @@ class ContextBuilder:
         """Who decides about the injections of a turn that is sent."""
         return self._prompts(turn) if self._prompts else None
 
-    async def gather(self, turn: Turn, prompts: SystemPromptManager | None = None) -> Gathered:
+    async def gather(self, turn: Turn, prompts: SystemPromptManager | None = None) -> GatheredLayers:
         """Every source is asked at once; what they say is put in the order of the layers. Without `prompts` this is for
         looking only, and no injection is logged or counted."""
         turn, envelope = self.marked(turn), None
@@ -182,12 +182,12 @@ class ContextBuilder:
         tools = self.tools(turn)
         layers += [tools.layer()] if tools else []
         if turn.given.results:  # the turn continues in its middle: nothing is injected there
-            return Gathered(tuple(layers), skipped=skipped)
+            return GatheredLayers(tuple(layers), skipped=skipped)
         phase = (Layer("mode", turn.phase, "phase prompt", trust="user"),) if turn.phase else ()
         repeat = (*(envelope.repeat if envelope else ()), *phase)
-        return Gathered(tuple(layers), repeat, phase, skipped, envelope)
+        return GatheredLayers(tuple(layers), repeat, phase, skipped, envelope)
 
-    def missing(self, gathered: Gathered) -> list[Phrase]:
+    def missing(self, gathered: GatheredLayers) -> list[Phrase]:
         """What should be there and is not, for people: a source that failed, a skill that is gone."""
         found = {name: why for name, why in gathered.skipped.items() if name not in self.settings.off}
         return [
@@ -222,7 +222,7 @@ class ContextBuilder:
     def assemble(
         self,
         turn: Turn,
-        gathered: Gathered,
+        gathered: GatheredLayers,
         chat: Chat,
         since: Sequence[Message] = (),
         requests: TurnRequests | None = None,

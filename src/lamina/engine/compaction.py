@@ -20,10 +20,10 @@ from lamina.store.sessions import Sessions
 from lamina.text.json import size_of
 from lamina.types import Context, Message, ToolCall
 
-FOLD_AT_SHARE = 0.8
-"""The share of the window at which the history is folded."""
+COMPACT_AT_SHARE = 0.8
+"""The share of the budget at which the history is compacted, and within a long turn its steps."""
 KEPT_SHARE = 0.3
-"""The share of the window that the newest turns may keep."""
+"""The share of the budget that the newest turns may keep."""
 MIN_FREED_SHARE = 0.1
 """A compaction that frees less than this share is an error."""
 MAX_SUMMARISED_MESSAGES, FIRST_MESSAGES = 400, 8
@@ -33,7 +33,7 @@ WRITTEN_BY = {"model": "summary.by_model", "extractive": "summary.by_extractive"
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """Tokens of the request before and after, and what was folded."""
 
     before: int
@@ -43,19 +43,19 @@ class Compacted:
     written_by: str
 
 
-def is_due(context: Context) -> bool:
+def is_compaction_due(context: Context) -> bool:
     """Does the whole of it, with what had to be left out, pass the mark? Only where there is something to fold."""
     receipt = context.receipt
     whole = receipt.tokens + receipt.dropped.tokens
     folds = any(segment.layer == "history" and segment.reason != CURRENT_TURN for segment in receipt.segments)
-    return folds and (whole > FOLD_AT_SHARE * receipt.budget or receipt.dropped.count > 0)
+    return folds and (whole > COMPACT_AT_SHARE * receipt.budget or receipt.dropped.count > 0)
 
 
-def is_full(context: Context) -> bool:
-    return context.receipt.tokens > FOLD_AT_SHARE * context.receipt.budget
+def must_fold_steps(context: Context) -> bool:
+    return context.receipt.tokens > COMPACT_AT_SHARE * context.receipt.budget
 
 
-def last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, turns: int = 0) -> int:
+def find_last_to_fold(rows: Sequence[StoredMessage], room: float, count: Count, *, turns: int = 0) -> int:
     """The number of the last message that is folded: of the newest turns, whole, those stay that fit into `room`, and
     `turns` of them in any case."""
     turn_of = _grouped(rows)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
-from lamina.assembly.budget import Budget, Fitted
+from lamina.assembly.budget import Budget, FittedLayer
 from lamina.assembly.fences import Hint, system_hint
 from lamina.assembly.history import TOOL_NAME, Chat, message_numbers
 from lamina.assembly.ledger import LOST, LayerKey, Ledger, LedgerSnapshot, is_known
 from lamina.assembly.pieces import THIS_TURN, LayerUpdate, PromptStyle
 from lamina.assembly.tokens import Calibration
-from lamina.memory.service import Recalled, memory_layers
+from lamina.memory.service import RecalledMemory, memory_layers
 from lamina.records import Memory, Turn
 from lamina.store.memories import Memories
 from lamina.store.messages import Messages
@@ -293,7 +293,7 @@ class TurnRequests:
         for memory in self._past.changed:
             if memory.state == "forgotten":
                 return FORGOTTEN
-            (now,) = memory_layers([Recalled(memory, 1.0)], turn.owner)
+            (now,) = memory_layers([RecalledMemory(memory, 1.0)], turn.owner)
             known = ledger.seen.get(("memory", now.source))
             if known and memory.state == "superseded":
                 return REPLACED
@@ -386,7 +386,7 @@ def _read_snapshot(past: StoredLedger, chat: Chat, folded: int) -> LedgerSnapsho
     return LedgerSnapshot(
         kept["epoch"],
         Phrase.from_json(kept["reason"]),
-        tuple(Fitted(layer, change, reason) for change, layer, reason in _read_layers(kept["head"], past.texts)),
+        tuple(FittedLayer(layer, change, reason) for change, layer, reason in _read_layers(kept["head"], past.texts)),
         {
             at[int(seq)]: tuple(LayerUpdate(*one) for one in _read_layers(rows, past.texts))
             for seq, rows in kept["told"].items()

@@ -15,24 +15,24 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lamina.apart import run_apart, work_for
+from lamina.apart import run_apart, set_current_user
 from lamina.assembly.fences import ADVICE, MAX_CHARS, TagFilter, find_hint_tags, tool_result
 from lamina.assembly.history import MAX_CALL_ID_CHARACTERS, Chat
 from lamina.assembly.request import encode
 from lamina.assembly.trace import Trace
-from lamina.engine.build import ContextBuilder, Gathered
+from lamina.engine.build import ContextBuilder, GatheredLayers
 from lamina.engine.compaction import (
     KEPT_SHARE,
     MAX_SUMMARY_CHARACTERS,
     WRITTEN_BY,
-    Compacted,
+    CompactionResult,
     check_freed,
+    find_last_to_fold,
     fold,
     fold_steps,
-    is_due,
-    is_full,
+    is_compaction_due,
     keep,
-    last_to_fold,
+    must_fold_steps,
     with_compaction,
 )
 from lamina.engine.handle import TurnHandle
@@ -122,7 +122,7 @@ class TurnState:
     ask: Ask | None
     runtime: Runtime
     prompts: SystemPromptManager | None = None
-    gathered: Gathered | None = None
+    gathered: GatheredLayers | None = None
     chat: Chat | None = None
     requests: TurnRequests | None = None
     """In the layout `ledger`: what each request extends."""
@@ -389,7 +389,7 @@ class Engine:
         return await asyncio.shield(starting)
 
     async def _start(self, turn: Turn, key: str, ask: Ask | None) -> TurnHandle:
-        work_for(turn.owner)
+        set_current_user(turn.owner)
         turn = self.builder.marked(turn)
         messages = await self.builder.check_messages(turn)
         self._check_tools(turn)
@@ -508,7 +508,7 @@ class Engine:
         return context
 
     async def _fold_history(self, state: TurnState, context: Context) -> Context:
-        if self._compacts and is_due(context):
+        if self._compacts and is_compaction_due(context):
             refused: LaminaError | None = None
             try:  # results of calls are the question of their turn
                 await self._compact(state, context, turns=1 if state.turn.given.results else 0)
@@ -519,7 +519,7 @@ class Engine:
                 reason = Phrase("notice.not_compacted", why=refused.phrase, hint=refused.next_step)
                 state.handle.emit(Notice("compaction", reason))
                 state.warned = True
-        if self._compacts and is_full(context) and await self._fold_steps(state):
+        if self._compacts and must_fold_steps(context) and await self._fold_steps(state):
             context = await self._assemble(state)
         return context
 
@@ -553,7 +553,7 @@ class Engine:
         assert state.chat is not None
         settings, session = self.builder.settings, state.turn.session
         room *= settings.budget
-        upto = await run_apart(state.size, last_to_fold, state.chat.rows, room, settings.count, turns=turns)
+        upto = await run_apart(state.size, find_last_to_fold, state.chat.rows, room, settings.count, turns=turns)
         try:
             made = await self._fold(state, context, upto)
         except CompactionError:
@@ -584,7 +584,7 @@ class Engine:
             raise
         return made
 
-    async def compact(self, turn: Turn) -> Compacted:
+    async def compact(self, turn: Turn) -> CompactionResult:
         """Fold a session now, all but its newest turn. The words of the turn only hold the place of the next ones."""
         turn = self.builder.marked(turn)
         owner, session_id = turn.owner, turn.session.session_id
@@ -596,7 +596,7 @@ class Engine:
         made = await self._compact(state, before, room=0, turns=1)
         after = await self._assemble(state)
         whole_before = before.receipt.tokens + before.receipt.dropped.tokens
-        return Compacted(whole_before, after.receipt.tokens, made.upto, made.text, made.written_by)
+        return CompactionResult(whole_before, after.receipt.tokens, made.upto, made.text, made.written_by)
 
     async def _answer(self, state: TurnState, context: Context) -> list[ToolCallEvent]:
         """One request: its texts are stored and shown by `_store_texts`; its calls are returned when it is over."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lamina.app.app import App
-from lamina.app.lookup import Origin, forget, origin_of
+from lamina.app.lookup import MemoryOrigin, forget, origin_of
 from lamina.gateway.api_sessions import Next, Position, Words
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing
 from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
@@ -97,7 +97,7 @@ async def _with_origins(app: App, owner: str, memories: Sequence[Memory]) -> lis
     return [_memory_json(each, origin) for each, origin in zip(memories, origins, strict=True)]
 
 
-def _memory_json(memory: Memory, origin: Origin | None) -> MemoryJson:
+def _memory_json(memory: Memory, origin: MemoryOrigin | None) -> MemoryJson:
     found = msgspec.convert(memory, MemoryJson, from_attributes=True)
     if origin is not None and origin.session is not None:
         text = " ".join(origin.message.text.split()) if origin.message else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from lamina.app.app import App, Compacted
+from lamina.app.app import App, CompactionResult
 from lamina.app.lookup import check_skill
 from lamina.app.traces import rules_of
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, as_json, hide_missing, is_long
@@ -319,7 +319,7 @@ ROUTES = (
     ),
     Route(
         "POST", f"{HERE}/compact", _compact, "Fold all but the newest turn into a summary now", "chat",
-        answer=Compacted, **SESSIONS,
+        answer=CompactionResult, **SESSIONS,
     ),
     Route(
         "GET", f"{HERE}/messages", _messages, "Its messages, in order", "read", query=MessagesQuery,

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from lamina.apart import run_apart
 from lamina.app.app import App
 from lamina.app.follow import position_of, read_story
-from lamina.app.traces import Prefix, by_layer, difference, prefixes_of, requests_of, unsent, was_lost
+from lamina.app.traces import Prefix, compare_layers, difference, explain_unsent, prefixes_of, requests_of, was_lost
 from lamina.gateway.api_sessions import HERE as SESSION_HERE
 from lamina.gateway.api_sessions import MAX_SAFE_INTEGER, Phase, Position
 from lamina.gateway.handlers import (
@@ -216,10 +216,14 @@ def _request_json(
         for layer, (tokens, left_out) in receipt.by_layer().items()
     ]
     return {
-        "turn": turn_json(turn) if turn else None, "request": number, "requests": count, "receipt": plain,
-        "layers": layers, "prefix": prefix,
+        "turn": turn_json(turn) if turn else None,
+        "request": number,
+        "requests": count,
+        "receipt": plain,
+        "layers": layers,
+        "prefix": prefix,
         "texts": [payload[each.start : each.end].decode(errors="replace") for each in receipt.segments],
-    }  # fmt: skip
+    }
 
 
 def _stream_events(app: App, request: Request, turn: TurnRecord, after: str = "") -> Reply:
@@ -228,9 +232,12 @@ def _stream_events(app: App, request: Request, turn: TurnRecord, after: str = ""
 
 
 async def _start_turn(
-    app: App, request: Request, session_id: str, content: str | Sequence[Mapping[str, Any]],
+    app: App,
+    request: Request,
+    session_id: str,
+    content: str | Sequence[Mapping[str, Any]],
     **options: Unpack[TurnOptions],
-) -> Reply:  # fmt: skip
+) -> Reply:
     """Start a turn, and answer with its ids or, where the caller accepts them, its events."""
     running = await app.start(request.user, session_id, content, key=request.idempotency_key, **options)
     turn = running.turn
@@ -330,7 +337,7 @@ async def _find_request(
     turn = await app.store.turns.get(request.user, turn_id)
     receipts = await requests_of(app.store, request.user, turn)
     if not receipts:
-        why = unsent(turn)
+        why = explain_unsent(turn)
         hint = Phrase("trace.lost.hint") if was_lost(turn) else why.next_step  # a page has no command line
         raise HttpError(409, why.phrase, hint=hint, kind=why.code.removeprefix("trace."))
     if number is not None and number > len(receipts):
@@ -363,7 +370,7 @@ async def _diff(app: App, request: Request) -> Reply:
     b, to, after = await _find_request(app, request, other, numbers[1] or (None if first == other else 1))
     one, two = before[at - 1], after[to - 1]
     found = await run_apart(one.size + two.size, difference, one, two)
-    layers = [{"layer": layer, "before": old, "after": new} for layer, (old, new) in by_layer(one, two).items()]
+    layers = [{"layer": layer, "before": old, "after": new} for layer, (old, new) in compare_layers(one, two).items()]
     sides = {"before": _side(a, at, one), "after": _side(b, to, two)}
     return Reply({**sides, "same": found.byte is None, **found.to_dict(), "layers": layers})
 

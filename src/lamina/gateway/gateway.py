@@ -12,7 +12,7 @@ from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
-from lamina.apart import run_for, work_for
+from lamina.apart import run_in_user_thread, set_current_user
 from lamina.app.app import App, TurnHandle
 from lamina.errors import LaminaError, format_value
 from lamina.gateway import api_memories, api_sessions, api_templates, api_turns, system_routes, v1
@@ -163,10 +163,15 @@ class Gateway:
     """`Gateway(app, options, token=…)` is an ASGI application; `start()` and `close()` are its lifespan."""
 
     def __init__(
-        self, app: App, options: GatewayOptions | None = None, *, token: str = "",
-        routes: Sequence[Route] | None = None, traces: "Telemetry | None" = None,
+        self,
+        app: App,
+        options: GatewayOptions | None = None,
+        *,
+        token: str = "",
+        routes: Sequence[Route] | None = None,
+        traces: "Telemetry | None" = None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.app = app
         self.options = options = options or GatewayOptions()
         self.metrics = Metrics()
@@ -263,9 +268,17 @@ class Gateway:
         if self.log.on:
             principal = request.principal
             self.log.line(
-                request.id, request.method, path, exchange.status, seconds, exchange.size, principal.user,
-                principal.key_id, turn_id, exchange.error,
-            )  # fmt: skip
+                request.id,
+                request.method,
+                path,
+                exchange.status,
+                seconds,
+                exchange.size,
+                principal.user,
+                principal.key_id,
+                turn_id,
+                exchange.error,
+            )
 
     async def _answer(self, exchange: _Exchange) -> Reply:
         request, scope = exchange.request, exchange.scope
@@ -286,7 +299,7 @@ class Gateway:
             if route.scope not in principal.scopes:
                 raise HttpError(403, "gateway.no_scope", kind="scope", scope=route.scope)
             self.limits.admit(principal, spends=compiled.spends)
-            work_for(principal.user)
+            set_current_user(principal.user)
         request.query = compiled.read_query(scope["query_string"])
         if route.method != "GET":
             await self._read_body(compiled, request)
@@ -389,7 +402,7 @@ class Gateway:
             reply.body = b""
             return
         plain = to_plain(reply.body)
-        reply.body = await run_for(principal.user, long_json, plain) if is_long(plain) else dump_json(plain)
+        reply.body = await run_in_user_thread(principal.user, long_json, plain) if is_long(plain) else dump_json(plain)
 
     def _refusal(self, exchange: _Exchange, error: LaminaError) -> Reply:
         known = public_error(error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from lamina.apart import run_for
+from lamina.apart import run_in_user_thread
 from lamina.app.app import App, TurnHandle
 from lamina.errors import LaminaError, NotFoundError, ProviderError, StoreDamagedError
 from lamina.records import TurnRecord
@@ -110,7 +110,7 @@ class Request:
 
     async def work(self, function: Callable[..., Any], *values: Any) -> Any:
         """Run a function on what the body holds: at once, or in a thread where the body is long."""
-        return await run_for(self.user, function, *values) if self.has_long_body else function(*values)
+        return await run_in_user_thread(self.user, function, *values) if self.has_long_body else function(*values)
 
     @property
     def idempotency_key(self) -> str:
@@ -173,9 +173,16 @@ class HttpError(LaminaError):
     exit_code = 1
 
     def __init__(
-        self, status: int, code: str | Phrase, /, *, hint: str | Phrase = "", kind: str = "invalid_request",
-        retry_after: float = 0, **values: Value,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        code: str | Phrase,
+        /,
+        *,
+        hint: str | Phrase = "",
+        kind: str = "invalid_request",
+        retry_after: float = 0,
+        **values: Value,
+    ) -> None:
         super().__init__(code, hint=hint, **values)
         self.status, self.kind, self.retry_after = status, kind, retry_after
 

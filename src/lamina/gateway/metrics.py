@@ -55,19 +55,28 @@ class Metrics:
     def text(self, more: Mapping[str, tuple[str, str, float]]) -> str:
         """`more` has what others know, by name: its kind, its help and its value."""
         lines: list[str] = []
-        lines += _family("lamina_requests_total", "counter", "Requests by route and status.", (
-            (_labels(label, status=str(status)), count) for (label, status), count in sorted(self._requests.items())
-        ))  # fmt: skip
+        lines += _family(
+            "lamina_requests_total",
+            "counter",
+            "Requests by route and status.",
+            ((_labels(label, status=str(status)), count) for (label, status), count in sorted(self._requests.items())),
+        )
         lines += _family("lamina_request_seconds", "histogram", "Seconds from a request to the end of its reply.", ())
         for label, row in sorted(self._seconds.items()):
             lines += _histogram(label, row)
         lines += _family("lamina_streams_open", "gauge", "Replies that come in pieces, open now.", [("", self.streams)])
-        lines += _family("lamina_turns_total", "counter", "Turns that ended here, by state.", (
-            (f'{{state="{state}"}}', count) for state, count in sorted(self._turns.items())
-        ))  # fmt: skip
-        lines += _family("lamina_tokens_total", "counter", "Tokens of those turns; cached are part of prompt.", (
-            (f'{{kind="{kind}"}}', self._tokens[kind]) for kind in ("prompt", "cached", "completion")
-        ))  # fmt: skip
+        lines += _family(
+            "lamina_turns_total",
+            "counter",
+            "Turns that ended here, by state.",
+            ((f'{{state="{state}"}}', count) for state, count in sorted(self._turns.items())),
+        )
+        lines += _family(
+            "lamina_tokens_total",
+            "counter",
+            "Tokens of those turns; cached are part of prompt.",
+            ((f'{{kind="{kind}"}}', self._tokens[kind]) for kind in ("prompt", "cached", "completion")),
+        )
         for name, (kind, words, value) in more.items():
             lines += _family(name, kind, words, [("", value)])
         return "\n".join(lines) + "\n"
@@ -107,9 +116,18 @@ class RequestLog:
         self._stamp = (0, "")
 
     def line(
-        self, request_id: str, method: str, path: str, status: int, seconds: float, size: int, user: str, key_id: str,
-        turn: str, error: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        request_id: str,
+        method: str,
+        path: str,
+        status: int,
+        seconds: float,
+        size: int,
+        user: str,
+        key_id: str,
+        turn: str,
+        error: str = "",
+    ) -> None:
         """`error` is the name of an unforeseen one and its place, never its words."""
         if not self.on:
             return

@@ -80,8 +80,10 @@ class Guard:
     def cors_headers(self, origin: str) -> dict[str, str]:
         """Never with credentials: such pages bring a key of their own."""
         return {
-            "access-control-allow-origin": origin, "vary": "Origin", "access-control-expose-headers": EXPOSED_HEADERS,
-        }  # fmt: skip
+            "access-control-allow-origin": origin,
+            "vary": "Origin",
+            "access-control-expose-headers": EXPOSED_HEADERS,
+        }
 
     def preflight_headers(self, origin: str) -> dict[str, str]:
         return {

@@ -131,14 +131,21 @@ async def _me(app: App, request: Request) -> Reply:
     provider = app.provider if app.has_provider else None  # none is started only to be named
     return Reply(
         MeJson(
-            user=principal.user, key_id=principal.key_id, scopes=sorted(principal.scopes),
+            user=principal.user,
+            key_id=principal.key_id,
+            scopes=sorted(principal.scopes),
             model=settings.model or (provider.model if provider else ""),
             provider=settings.provider or (provider.name if provider else ""),
-            version=__version__, lang=settings.lang, workspace=bool(settings.workspace), app=settings.host,
-            memory=settings.memory, tools=app.has_tools, pictures=app.pictures,
+            version=__version__,
+            lang=settings.lang,
+            workspace=bool(settings.workspace),
+            app=settings.host,
+            memory=settings.memory,
+            tools=app.has_tools,
+            pictures=app.pictures,
             budget=int(budget) if math.isfinite(budget) else 0,
         )
-    )  # fmt: skip
+    )
 
 
 # The page

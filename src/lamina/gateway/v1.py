@@ -309,9 +309,14 @@ async def _get_model(app: App, request: Request) -> Reply:
 def _model(name: str) -> Mapping[str, Any]:
     """The one model there is, in a form that both official clients read."""
     return {
-        "id": name, "object": "model", "type": "model", "created": 0, "created_at": "1970-01-01T00:00:00Z",
-        "owned_by": "lamina", "display_name": name,
-    }  # fmt: skip
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "created": 0,
+        "created_at": "1970-01-01T00:00:00Z",
+        "owned_by": "lamina",
+        "display_name": name,
+    }
 
 
 def _read_openai_request(body: OpenAIBody) -> ClientRequest:
@@ -329,9 +334,14 @@ def _read_openai_request(body: OpenAIBody) -> ClientRequest:
     limits = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit]
     tools = tuple(_openai_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.tools or ()))
     return ClientRequest(
-        messages, "\n\n".join(text for text in system if text.strip()), tools, options,
-        min(limits) if limits else None, read_session_id(body), bool(body.stream),
-    )  # fmt: skip
+        messages,
+        "\n\n".join(text for text in system if text.strip()),
+        tools,
+        options,
+        min(limits) if limits else None,
+        read_session_id(body),
+        bool(body.stream),
+    )
 
 
 def _plain_text(content: Any, where: str) -> str:
@@ -379,10 +389,11 @@ def _openai_tool(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return {
         "type": "function",
         "function": {
-            **named, "description": named.get("description") or f"A tool of the client: {named['name']}.",
+            **named,
+            "description": named.get("description") or f"A tool of the client: {named['name']}.",
             "parameters": named.get("parameters") or {"type": "object", "properties": {}},
         },
-    }  # fmt: skip
+    }
 
 
 def _openai_calls(answer: TurnAnswer) -> Sequence[Mapping[str, Any]]:
@@ -423,9 +434,13 @@ class OpenAIWriter:
             message["tool_calls"] = _openai_calls(answer)
         choice = {"index": 0, "message": message, "finish_reason": _openai_finish(answer), "logprobs": None}
         return {
-            "id": self._name, "object": "chat.completion", "created": int(time.time()), "model": self._model,
-            "choices": [choice], "usage": _openai_usage(answer.usage),
-        }  # fmt: skip
+            "id": self._name,
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": self._model,
+            "choices": [choice],
+            "usage": _openai_usage(answer.usage),
+        }
 
     def write(self, event: TurnEvent) -> bytes:
         answer = self._answer
@@ -502,8 +517,14 @@ def _read_anthropic_request(body: AnthropicBody | AnthropicCountBody) -> ClientR
         system = "\n\n".join(_block_text(block, "system") for block in system)
     tools = tuple(_anthropic_tool(tool, f"tools[{number}]") for number, tool in enumerate(body.tools or ()))
     return ClientRequest(
-        found, system, tools, _anthropic_options(body), body.max_tokens, read_session_id(body), bool(body.stream),
-    )  # fmt: skip
+        found,
+        system,
+        tools,
+        _anthropic_options(body),
+        body.max_tokens,
+        read_session_id(body),
+        bool(body.stream),
+    )
 
 
 def _anthropic_options(body: AnthropicFields) -> Mapping[str, Any]:
@@ -649,9 +670,15 @@ class AnthropicWriter:
             {"type": "tool_use", "id": c.id, "name": c.name, "input": _call_input(c)} for c in answer.caller_calls
         ]
         return {
-            "id": self._name, "type": "message", "role": "assistant", "model": self._model, "content": blocks,
-            "stop_reason": _anthropic_stop(answer), "stop_sequence": None, "usage": _anthropic_usage(answer.usage),
-        }  # fmt: skip
+            "id": self._name,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": blocks,
+            "stop_reason": _anthropic_stop(answer),
+            "stop_sequence": None,
+            "usage": _anthropic_usage(answer.usage),
+        }
 
     def write(self, event: TurnEvent) -> bytes:
         new = self._answer.take(event)

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 from lamina.errors import MemoryFormError, format_value
 from lamina.memory.dedupe import canon, same_fact
-from lamina.memory.frames import the_day
+from lamina.memory.frames import find_day
 from lamina.memory.secrets import has_secret
 from lamina.memory.sentences import (
     GAP,
@@ -72,7 +72,7 @@ def facts_by_rules(user: str, assistant: str, *, said: date | None, from_memory:
     facts: list[Fact] = []
     for sentence in split_sentences(words):
         for text, (kind, importance) in _find_worthy(sentence):
-            fact = Fact(text, kind, round(importance, 2), the_day(fold(text), said) if kind == "event" else None)
+            fact = Fact(text, kind, round(importance, 2), find_day(fold(text), said) if kind == "event" else None)
             if _may_be_kept(fact, from_memory) and not any(same_fact(text, other.text) for other in facts):
                 facts.append(fact)
     framing = len(words) * 2 < len(user) and len(user) > 600

@@ -453,7 +453,7 @@ _DATES = (
 )
 
 
-def the_day(text: str, said: date | None) -> date | None:
+def find_day(text: str, said: date | None) -> date | None:
     """The day that the text (traditional characters folded) speaks of."""
     full = re.search(r"(?<!\d)((?:19|20)\d\d)\s*[-/.年]\s*(\d{1,2})\s*[-/.月]\s*(\d{1,2})(?!\d)", text)
     if full:

@@ -70,9 +70,14 @@ class Recall:
         return await self._finish_anyway(self._search_index(known, query, limit))
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        self,
+        owner: str,
+        memories: Sequence[NewMemory],
+        *,
+        done: Job | None = None,
+        jobs: Sequence[NewJob] = (),
         as_of: int | None = None,
-    ) -> Sequence[Memory]:  # fmt: skip
+    ) -> Sequence[Memory]:
         """Keep facts and index them. What a crash leaves without an index row gets one at the next search."""
         made = await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
         (problem,) = await asyncio.gather(self._index(owner, made), return_exceptions=True)

@@ -74,7 +74,7 @@ SHORT_CHARACTERS, TITLE_CHARACTERS = 160, 48
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledMemory:
     """A memory that was found, how well, and why."""
 
     memory: Memory
@@ -113,7 +113,7 @@ class MemoryService:
 
     async def get_relevant_memories(
         self, query: str, top_n: int = DEFAULT_MEMORIES, *, context: Sequence[str] = ()
-    ) -> list[Recalled]:
+    ) -> list[RecalledMemory]:
         """At most `top_n`: pinned facts first, then standing wishes, each those that changed last, then the best found
         for the words of a query; `context` are the words before it. What is found far less surely than the best is left
         out."""
@@ -125,14 +125,14 @@ class MemoryService:
         query, context = _shorten_query(query), [_shorten_query(words) for words in context]
         hits = await self._recall.search(self.owner, query, limit=top_n, context=context, today=today)
         found = {m.memory_id: m for m in await self._store.memories.many(self.owner, [hit.memory_id for hit in hits])}
-        recalled = {memory.memory_id: Recalled(memory, 1.0, Phrase("recall.pinned")) for memory in pinned}
+        recalled = {memory.memory_id: RecalledMemory(memory, 1.0, Phrase("recall.pinned")) for memory in pinned}
         for memory in wishes:
-            recalled.setdefault(memory.memory_id, Recalled(memory, 1.0, Phrase("recall.standing_wish")))
+            recalled.setdefault(memory.memory_id, RecalledMemory(memory, 1.0, Phrase("recall.standing_wish")))
         best = max((hit.score for hit in hits), default=0.0)
         for hit in hits:
             memory = found.get(hit.memory_id)
             if memory and memory.state == "active" and hit.score >= MIN_SCORE_SHARE * best:
-                recalled.setdefault(hit.memory_id, Recalled(memory, hit.score, hit.why))
+                recalled.setdefault(hit.memory_id, RecalledMemory(memory, hit.score, hit.why))
         return list(recalled.values())[:top_n]
 
     async def get_recent_session_summaries(
@@ -232,9 +232,14 @@ class MemoryService:
         raise _too_busy()
 
     async def list(
-        self, *, kind: str | None = None, query: str = "", limit: int = 50, before: int | None = None,
+        self,
+        *,
+        kind: str | None = None,
+        query: str = "",
+        limit: int = 50,
+        before: int | None = None,
         everything: bool = False,
-    ) -> Sequence[Memory]:  # fmt: skip
+    ) -> Sequence[Memory]:
         """The latest changed first; `everything` has superseded and forgotten ones too."""
         if kind is not None:
             _check_kind(kind)
@@ -314,13 +319,20 @@ class MemoryService:
         changes = await self._plan_changes(facts) if facts else ()
         return [
             NewMemory(
-                change.fact.text.replace("\0", ""), "", change.fact.kind, "user", change.fact.importance,
-                session_id=turn.session_id, turn_id=turn.turn_id, seq=turn.user_seq,
-                happened=_noon_of(change.fact), supersedes=change.ids,
+                change.fact.text.replace("\0", ""),
+                "",
+                change.fact.kind,
+                "user",
+                change.fact.importance,
+                session_id=turn.session_id,
+                turn_id=turn.turn_id,
+                seq=turn.user_seq,
+                happened=_noon_of(change.fact),
+                supersedes=change.ids,
             )
             for change in changes
             if change.action != "skip"
-        ]  # fmt: skip
+        ]
 
 
 class WithoutIndex:
@@ -335,9 +347,14 @@ class WithoutIndex:
         return ()
 
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        self,
+        owner: str,
+        memories: Sequence[NewMemory],
+        *,
+        done: Job | None = None,
+        jobs: Sequence[NewJob] = (),
         as_of: int | None = None,
-    ) -> Sequence[Memory]:  # fmt: skip
+    ) -> Sequence[Memory]:
         return await self._rows.add(owner, memories, done=done, jobs=jobs, as_of=as_of)
 
     async def reindex(self, owner: str) -> int:
@@ -354,7 +371,7 @@ def summary_job(session_id: str, key: str = "") -> NewJob:
     return NewJob(SUMMARY_JOB, {"session_id": session_id}, key=key)
 
 
-def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
+def memory_layers(found: Sequence[RecalledMemory], owner: str) -> list[Layer]:
     """Each memory a layer: data with its origin and date. Ordered by id, so that the same set gives the same bytes."""
     layers: list[Layer] = []
     for one in sorted(found, key=lambda one: (one.memory.change, one.memory.memory_id)):
@@ -363,10 +380,16 @@ def memory_layers(found: Sequence[Recalled], owner: str) -> list[Layer]:
         text = f"{memory.text} ({memory.kind}, {day.isoformat()})"
         layers.append(
             Layer(
-                "memory", text, f"memory:{memory.memory_id[:12]}", owner, "outside", True,
-                short=_shorten(memory.text, SHORT_CHARACTERS), title=_shorten(memory.text, TITLE_CHARACTERS),
+                "memory",
+                text,
+                f"memory:{memory.memory_id[:12]}",
+                owner,
+                "outside",
+                True,
+                short=_shorten(memory.text, SHORT_CHARACTERS),
+                title=_shorten(memory.text, TITLE_CHARACTERS),
             )
-        )  # fmt: skip
+        )
     return layers
 
 
@@ -374,25 +397,36 @@ def summary_layers(found: Sequence[Summary], owner: str) -> list[Layer]:
     """The summaries of other sessions, the latest first."""
     return [
         Layer(
-            "summary", f"{day_of(summary.created).isoformat()}\n{summary.text}",
-            f"session:{summary.session_id}#{summary.version}", owner, "model", True,
-            short=_shorten(summary.text, 2 * SHORT_CHARACTERS), title=_shorten(summary.text, TITLE_CHARACTERS),
+            "summary",
+            f"{day_of(summary.created).isoformat()}\n{summary.text}",
+            f"session:{summary.session_id}#{summary.version}",
+            owner,
+            "model",
+            True,
+            short=_shorten(summary.text, 2 * SHORT_CHARACTERS),
+            title=_shorten(summary.text, TITLE_CHARACTERS),
         )
         for summary in found
         if summary.text.strip()
-    ]  # fmt: skip
+    ]
 
 
 def collected_layers(found: Sequence[StoredMessage], owner: str) -> list[Layer]:
     """Answers that the owner collected, each with its place."""
     return [
         Layer(
-            "collected", row.text, f"collected:{row.session_id}#{row.seq}", owner, "model", True,
-            short=_shorten(row.text, 2 * SHORT_CHARACTERS), title=_shorten(row.text, TITLE_CHARACTERS),
+            "collected",
+            row.text,
+            f"collected:{row.session_id}#{row.seq}",
+            owner,
+            "model",
+            True,
+            short=_shorten(row.text, 2 * SHORT_CHARACTERS),
+            title=_shorten(row.text, TITLE_CHARACTERS),
         )
         for row in found
         if row.text.strip()
-    ]  # fmt: skip
+    ]
 
 
 def _shorten(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from lamina.errors import InstructionsError, LayerError, SettingsError, format_value
-from lamina.prompts.instructions import InstructionFiles, Loaded, file_of
+from lamina.prompts.instructions import InstructionFiles, LoadedInstructions, file_of
 from lamina.text.messages import Phrase
 from lamina.types import Lang, Layer, Notice, Trigger
 
@@ -180,9 +180,9 @@ class PromptEnvelope:
     phase_prompt: str | None
     user_input: UserInput
     first: bool
-    loaded: Loaded
+    loaded: LoadedInstructions
     """What is on disk."""
-    in_force: Loaded
+    in_force: LoadedInstructions
     """What the session sees: the same, unless re-injection is off."""
     after: InjectionState = field(repr=False)
     lang: Lang = "en"
@@ -274,9 +274,14 @@ class SystemPromptManager:
         return [] if self.settings.enabled else [file.hash for file in self._state.kept]
 
     def prepare(
-        self, user_input: UserInput, *, phase_prompt: str | None = None, context_use: float | None = None,
-        texts: Mapping[str, str] | None = None, dry: bool = False,
-    ) -> PromptEnvelope:  # fmt: skip
+        self,
+        user_input: UserInput,
+        *,
+        phase_prompt: str | None = None,
+        context_use: float | None = None,
+        texts: Mapping[str, str] | None = None,
+        dry: bool = False,
+    ) -> PromptEnvelope:
         """What this turn sends. `context_use` is the share of the model's window that the provider reported last,
         `texts` those that are `wanted`. A `dry` run is for looking only: nothing is logged or counted."""
         level = _reached_level(context_use, self._state.level)
@@ -304,13 +309,13 @@ class SystemPromptManager:
         )  # fmt: skip
         return self._prepared
 
-    def _restore_injected(self, texts: Mapping[str, str]) -> Loaded | None:
+    def _restore_injected(self, texts: Mapping[str, str]) -> LoadedInstructions | None:
         """The files that were injected last; None where their texts are not known."""
         known, kept = {**self._texts, **texts}, self._state.kept
         if not kept or any(file.hash not in known for file in kept):
             return None
         read = [file_of(file.kind, file.path, known[file.hash]) for file in kept]
-        return Loaded(read[0], tuple(read[1:]))
+        return LoadedInstructions(read[0], tuple(read[1:]))
 
     def sent(self, envelope: PromptEnvelope) -> None:
         """The send succeeded: now, and only now, the state moves (I7)."""
@@ -350,7 +355,7 @@ class SystemPromptManager:
         if reason not in self._state.noted:
             self._state = replace(self._state, noted=(*self._state.noted, reason))
 
-    def _load(self, dry: bool) -> Loaded:
+    def _load(self, dry: bool) -> LoadedInstructions:
         try:
             loaded = self._files.load()
         except InstructionsError as error:
@@ -367,7 +372,7 @@ class SystemPromptManager:
             self._state = replace(self._state, warned=True)
         return loaded
 
-    def _why_no_rules(self, loaded: Loaded) -> Phrase:
+    def _why_no_rules(self, loaded: LoadedInstructions) -> Phrase:
         if loaded.rules:
             return Phrase("injection.rules_empty")
         if not self._files.place:
@@ -440,7 +445,7 @@ class SystemPromptManager:
         return tuple(dict.fromkeys(triggers)), tuple(parts)
 
 
-def _current_texts(loaded: Loaded) -> dict[SourceName, tuple[str, str]]:
+def _current_texts(loaded: LoadedInstructions) -> dict[SourceName, tuple[str, str]]:
     """Text and hash of each source that has something to say, in order."""
     texts: dict[SourceName, tuple[str, str]] = {"instructions": (loaded.instructions.text, loaded.instructions.hash)}
     if loaded.rules_text:

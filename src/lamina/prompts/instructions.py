@@ -62,7 +62,7 @@ def file_of(kind: InstructionKind, path: str, text: str, included: tuple[str, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedInstructions:
     """The instructions, and the rules in force, the nearest last. Without rules `rules_hash` is empty."""
 
     instructions: InstructionFile
@@ -91,7 +91,7 @@ class Loaded:
         return [first, *(Layer(file.kind, file.text, file.path, owner, "user") for file in self.rules)]
 
 
-class Checked(NamedTuple):
+class CheckReport(NamedTuple):
     """What a check found: the files that can be read, all faults, and what may be a mistake."""
 
     files: tuple[InstructionFile, ...]
@@ -216,7 +216,7 @@ class _Reading:
 
 
 class _State(NamedTuple):
-    loaded: Loaded
+    loaded: LoadedInstructions
     settled: bool
     paths: tuple[str, ...]
     keys: list[FileKey]
@@ -271,13 +271,15 @@ class InstructionFiles:
         self._nested = [f"{level}{nested}" for level in self._levels(os.fspath(folder))] if self.place else []
         self._state: _State | None = None
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedInstructions:
         """The instructions and rules in force. When nothing changed, this costs one `stat` a file and no read."""
         if self._state and self._fresh(self._state):
             return self._state.loaded
         with trail() as handles:
             first, second = (_Reading(self.workspace, self.approvals, handles) for _ in range(2))
-            loaded = Loaded(self._read_instructions(first), tuple(self._read_rules(second) if self.place else ()))
+            loaded = LoadedInstructions(
+                self._read_instructions(first), tuple(self._read_rules(second) if self.place else ())
+            )
         files, folders = first.files | second.files, first.folders | second.folders
         self._state = _State(
             loaded,
@@ -294,12 +296,13 @@ class InstructionFiles:
         """One file by the name that a fault gives it, includes left as they are; it may be the instructions' own."""
         workspace, name = self._placed(path)
         if workspace is not self.workspace and (workspace.root, name) != (
-            self._instructions[0].root, self._instructions[1]
-        ):  # fmt: skip
+            self._instructions[0].root,
+            self._instructions[1],
+        ):
             raise self.workspace.refusal(path, "instructions.not_in_workspace")
         return workspace.read(name)
 
-    def check(self, *, everywhere: bool = False) -> Checked:
+    def check(self, *, everywhere: bool = False) -> CheckReport:
         """Every fault, not just the first; `everywhere` looks at the nested files of all folders too."""
         faults: list[InstructionsError] = []
         files: dict[str, InstructionFile] = {}
@@ -331,7 +334,7 @@ class InstructionFiles:
             except InstructionsError as fault:
                 faults.append(fault)
         once = {fault.phrase: fault for fault in faults}
-        return Checked(tuple(files.values()), tuple(once.values()), tuple(notes))
+        return CheckReport(tuple(files.values()), tuple(once.values()), tuple(notes))
 
     def _folders(self, faults: list[InstructionsError]) -> Iterator[str]:
         """Every folder of the workspace but those of version control; links are not followed."""

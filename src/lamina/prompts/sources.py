@@ -157,9 +157,16 @@ class SummarySource:
 
 
 def chat_sources(
-    templates: Templates, profile: Profile, history: Messages, services: Services, *,
-    missing: MissingSlots, memories: int, collected: int, summaries: int,
-) -> list[Source]:  # fmt: skip
+    templates: Templates,
+    profile: Profile,
+    history: Messages,
+    services: Services,
+    *,
+    missing: MissingSlots,
+    memories: int,
+    collected: int,
+    summaries: int,
+) -> list[Source]:
     """Those of every chat. In which order they are asked does not matter: each layer has its place."""
     return [
         ScenarioSource(templates, profile, missing=missing),

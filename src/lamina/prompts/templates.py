@@ -40,8 +40,11 @@ def fill(text: str, values: Mapping[str, object], *, missing: MissingSlots = "er
         raise LayerError(
             "template.slot_without_value" if name else "template.unnamed_slot_without_value",
             hint="template.give_value" if values else "template.give_first_value",
-            template=name, slot=f"{{{{{unknown[0]}}}}}", name=unknown[0], known=sorted(values),
-        )  # fmt: skip
+            template=name,
+            slot=f"{{{{{unknown[0]}}}}}",
+            name=unknown[0],
+            known=sorted(values),
+        )
     return SLOT.sub(lambda found: str(values.get(found[1], found[0])), text)
 
 

@@ -104,10 +104,17 @@ class Client:
     """Requests to one base URL. `key_header` and `key_form` say how the key is sent: `Bearer {}`."""
 
     def __init__(
-        self, base_url: str, *, key: Key | None = None, key_header: str = "Authorization", key_form: str = "Bearer {}",
-        headers: Mapping[str, str] | None = None, deadlines: Deadlines | None = None, retries: Retries | None = None,
+        self,
+        base_url: str,
+        *,
+        key: Key | None = None,
+        key_header: str = "Authorization",
+        key_form: str = "Bearer {}",
+        headers: Mapping[str, str] | None = None,
+        deadlines: Deadlines | None = None,
+        retries: Retries | None = None,
         trust_environment: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._base = check_address(base_url)
         self._key, self._key_header, self._key_form = key, key_header, key_form
         self._headers = dict(headers or {})
@@ -314,9 +321,12 @@ class Answer:
                 self._read += len(part)
                 if self._read > MAX_ANSWER_BYTES:
                     raise BrokenStreamError(
-                        "provider.answer_too_large", host=self.host, most=MAX_ANSWER_BYTES, hint=CHECK_ENDPOINT,
+                        "provider.answer_too_large",
+                        host=self.host,
+                        most=MAX_ANSWER_BYTES,
+                        hint=CHECK_ENDPOINT,
                         retryable=False,
-                    )  # fmt: skip
+                    )
                 yield part
 
     async def read_all(self) -> bytes:
@@ -392,10 +402,19 @@ class HostedProvider:
     reader: type[AnswerReader]
 
     def __init__(
-        self, model: str, *, encode: Encode | None = None, key: Key | None = None, base_url: str | None = None,
-        window: int | None = None, stream: bool = True, extra: Mapping[str, Any] | None = None,
-        deadlines: Deadlines | None = None, retries: Retries | None = None, trust_environment: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        model: str,
+        *,
+        encode: Encode | None = None,
+        key: Key | None = None,
+        base_url: str | None = None,
+        window: int | None = None,
+        stream: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        deadlines: Deadlines | None = None,
+        retries: Retries | None = None,
+        trust_environment: bool = False,
+    ) -> None:
         self.model, self.window, self.streams = model, window, stream
         self._encode, self._extra = encode, dict(extra or {})
         self._client = Client(
@@ -473,9 +492,12 @@ def _is_stream(answer: Answer, asked: bool) -> bool:
     if media_type == _WHOLE or media_type.endswith("+json"):
         return False
     raise BrokenStreamError(
-        "provider.wrong_media_type", host=answer.host, media=format_value(media_type), hint=CHECK_ADDRESS,
+        "provider.wrong_media_type",
+        host=answer.host,
+        media=format_value(media_type),
+        hint=CHECK_ADDRESS,
         retryable=False,
-    )  # fmt: skip
+    )
 
 
 def check_address(base_url: str) -> str:

@@ -41,9 +41,15 @@ class LocalProvider:
     grammar: Grammar = "openai"
 
     def __init__(
-        self, path: str = "", *, n_ctx: int = 8_192, threads: int = 1, ready_seconds: float = 60.0,
-        deadlines: Deadlines | None = None, python: str = sys.executable,
-    ) -> None:  # fmt: skip
+        self,
+        path: str = "",
+        *,
+        n_ctx: int = 8_192,
+        threads: int = 1,
+        ready_seconds: float = 60.0,
+        deadlines: Deadlines | None = None,
+        python: str = sys.executable,
+    ) -> None:
         if not 256 <= n_ctx <= 1_048_576 or not 1 <= threads <= 256:
             raise SettingsError("local.bad_limits", n_ctx=n_ctx, threads=threads)
         self._path, self._threads, self._python = path or shipped_model(), threads, python

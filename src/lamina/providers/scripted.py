@@ -49,9 +49,15 @@ class ScriptedProvider:
     grammar: Grammar = "openai"
 
     def __init__(
-        self, script: Sequence[Sequence[Step]], *, model: str = "scripted", window: int | None = None,
-        repeat: bool = False, idle: float = 60.0, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:  # fmt: skip
+        self,
+        script: Sequence[Sequence[Step]],
+        *,
+        model: str = "scripted",
+        window: int | None = None,
+        repeat: bool = False,
+        idle: float = 60.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self.model, self.window = model, window
         self.contexts: list[Context] = []
         self.limits: list[int | None] = []

@@ -179,9 +179,12 @@ def set_limits(policy: Policy) -> None:
 
 
 def supervise(
-    child: int, policy: Policy, say: "Callable[[str], None]", family: "Callable[[], list[int]]",
+    child: int,
+    policy: Policy,
+    say: "Callable[[str], None]",
+    family: "Callable[[], list[int]]",
     send: "Callable[[int], None]",
-) -> None:  # fmt: skip
+) -> None:
     """Wait until the command ends or it and its descendants use too much; then end all of them."""
     watch = Watch(policy.limits, policy.folder, policy.changes)
     pause, code, deadline = CHECK_INTERVAL_S, None, float("inf")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from lamina.apart import in_thread
+from lamina.apart import run_in_own_thread
 
 try:
     import pwd
@@ -77,9 +77,14 @@ class CommandResult(NamedTuple):
 
 
 async def run_child(
-    command: Sequence[str], *, folder: str, environ: Mapping[str, str], seconds: float, max_bytes: int,
+    command: Sequence[str],
+    *,
+    folder: str,
+    environ: Mapping[str, str],
+    seconds: float,
+    max_bytes: int,
     reports: bool = False,
-) -> CommandResult:  # fmt: skip
+) -> CommandResult:
     """Run a command until it ends or its time is up. Then, and on a cancellation, everything that it started is ended.
 
     A command that `reports` is a launcher: it writes lines to its standard input, and ends after everything that it
@@ -113,7 +118,7 @@ class _Child:
             failed.pop_all()
         self.loop = asyncio.get_running_loop()
         self.loop.add_reader(self.reader, self._read)
-        self.exit = asyncio.ensure_future(in_thread(self._wait))
+        self.exit = asyncio.ensure_future(run_in_own_thread(self._wait))
         self.ready: asyncio.Future[None] = self.loop.create_future()
         if self.reports is None:
             self.ready.set_result(None)
@@ -159,7 +164,7 @@ class _Child:
             self._read_report()
             try:
                 if "alone" not in self.report:  # otherwise its launcher has ended all of them
-                    await in_thread(self._end_marked)
+                    await run_in_own_thread(self._end_marked)
                 await asyncio.wait({self.exit}, timeout=MAX_END_SECONDS)
             finally:
                 self._release()

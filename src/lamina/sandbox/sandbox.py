@@ -130,9 +130,13 @@ class SandboxRunner:
         try:
             words = self._write_policy(mode, private, seconds, changes)
             return await run_child(
-                [*_launcher_command(), *words, "--", *command], folder=self.root, seconds=seconds, max_bytes=max_bytes,
-                environ={**self.environ, "HOME": private, "TMPDIR": private}, reports=True,
-            )  # fmt: skip
+                [*_launcher_command(), *words, "--", *command],
+                folder=self.root,
+                seconds=seconds,
+                max_bytes=max_bytes,
+                environ={**self.environ, "HOME": private, "TMPDIR": private},
+                reports=True,
+            )
         finally:
             if mode == "landlock":
                 await asyncio.to_thread(remove_tree, private)

@@ -366,9 +366,12 @@ def _file_values(folder: str, channel: str) -> list[tuple[str, Any, str]]:
             raise SettingsError("settings.unknown", hint=_suggest_names(name, list(READERS)), where=where)
         if name in ENVIRONMENT_ONLY:
             raise SettingsError(
-                "settings.not_in_file", hint="settings.use_variable", where=where, variable=f"LAMINA_{name.upper()}",
+                "settings.not_in_file",
+                hint="settings.use_variable",
+                where=where,
+                variable=f"LAMINA_{name.upper()}",
                 reason=Phrase(ENVIRONMENT_ONLY[name]),
-            )  # fmt: skip
+            )
     return [*found, *own]
 
 

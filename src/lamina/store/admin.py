@@ -468,9 +468,9 @@ class Indexes(Group):
     async def _retire(self, db: SqliteDatabase) -> bool:
         """Drop some of the tables that earlier versions searched in; whether anything is left of them."""
         try:
-            return await db.alter(schema.retire_some)
+            return await db.alter(schema.drop_retired_tables)
         except StoreDamagedError:
-            return await db.alter(lambda connection: schema.retire_some(connection, detach=True))
+            return await db.alter(lambda connection: schema.drop_retired_tables(connection, detach=True))
 
     @read_any_owner
     def planned_owners(self) -> Steps[Sequence[str]]:
@@ -741,9 +741,13 @@ class Admin(Group):
         return lines
 
     async def import_(
-        self, lines: Iterable[str], owner: str | None = None, *, check: Check | None = None,
+        self,
+        lines: Iterable[str],
+        owner: str | None = None,
+        *,
+        check: Check | None = None,
         at_once: int = MAX_PART_ROWS,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Add the rows of an export; those that are there already stay. `owner` takes them all; returns how many.
 
         All is checked before anything is written, of a large export each part of `at_once` rows, messages with `check`
@@ -759,9 +763,13 @@ class Admin(Group):
         return sum(added.values())
 
     async def _import_parts(
-        self, lines: Iterable[str], owner: str | None, added: dict[str, int], check: Check | None,
+        self,
+        lines: Iterable[str],
+        owner: str | None,
+        added: dict[str, int],
+        check: Check | None,
         at_once: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         part: list[Fields] = []
         named: dict[str, set[str]] = {}
         size = 0

@@ -52,9 +52,15 @@ def key_of(row: Row) -> ApiKey:
 
 class Keys(Group):
     async def add(
-        self, owner: str, name: str, *, scopes: Sequence[str], rate: int = 0, tokens: int = 0,
+        self,
+        owner: str,
+        name: str,
+        *,
+        scopes: Sequence[str],
+        rate: int = 0,
+        tokens: int = 0,
         expires: float | None = None,
-    ) -> tuple[ApiKey, str]:  # fmt: skip
+    ) -> tuple[ApiKey, str]:
         """A new key of this owner, and its text, which cannot be shown again."""
         clean(name, "field.key_name", MAX_NAME)
         if owner.startswith("@"):

@@ -178,9 +178,14 @@ def _mark_places(owner: str, places: Sequence[MessagePosition], now: float) -> S
 
 class Memories(Group):
     async def add(
-        self, owner: str, memories: Sequence[NewMemory], *, done: Job | None = None, jobs: Sequence[NewJob] = (),
+        self,
+        owner: str,
+        memories: Sequence[NewMemory],
+        *,
+        done: Job | None = None,
+        jobs: Sequence[NewJob] = (),
         as_of: int | None = None,
-    ) -> Sequence[Memory]:  # fmt: skip
+    ) -> Sequence[Memory]:
         """Keep facts, and complete the job they come from in the same transaction.
 
         A text that is active already is not stored twice: the one that is there is returned. `as_of` is the change
@@ -215,9 +220,16 @@ class Memories(Group):
         return _get_many(owner, ids)
 
     async def list(
-        self, owner: str, *, state: MemoryState | None = "active", kind: str | None = None, query: str = "",
-        limit: int = 50, before: int | None = None, pinned: bool | None = None,
-    ) -> Sequence[Memory]:  # fmt: skip
+        self,
+        owner: str,
+        *,
+        state: MemoryState | None = "active",
+        kind: str | None = None,
+        query: str = "",
+        limit: int = 50,
+        before: int | None = None,
+        pinned: bool | None = None,
+    ) -> Sequence[Memory]:
         """The latest changed first; `before` is the `change` of the last one already seen."""
         if pinned is None and kind is None:
             return await self._list(owner, state, kind, query, limit, before, pinned)
@@ -233,9 +245,15 @@ class Memories(Group):
         return self._list_steps(owner, *asked)
 
     def _list_steps(
-        self, owner: str, state: str | None, kind: str | None, query: str, limit: int, before: int | None,
+        self,
+        owner: str,
+        state: str | None,
+        kind: str | None,
+        query: str,
+        limit: int,
+        before: int | None,
         pinned: bool | None,
-    ) -> Steps[Sequence[Memory]]:  # fmt: skip
+    ) -> Steps[Sequence[Memory]]:
         condition, values = where({"state": state, "kind": kind, "pinned": pinned})
         rest = f"AND change < ? {f'AND {condition} ' if condition else ''}"
         rest += "AND LOWER(text) LIKE LOWER(?) ESCAPE '!' " if query else ""
@@ -244,9 +262,16 @@ class Memories(Group):
         return _select(owner, f"{rest}ORDER BY change DESC LIMIT ?", first, *values, *words, limit)
 
     async def edit(
-        self, owner: str, memory_id: str, *, text: str | None = None, context: str | None = None,
-        kind: str | None = None, importance: float | None = None, happened: float | None = None,
-    ) -> Memory:  # fmt: skip
+        self,
+        owner: str,
+        memory_id: str,
+        *,
+        text: str | None = None,
+        context: str | None = None,
+        kind: str | None = None,
+        importance: float | None = None,
+        happened: float | None = None,
+    ) -> Memory:
         given = {"text": text, "context": context, "kind": kind, "importance": importance, "happened": happened}
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if importance is not None:
@@ -281,9 +306,14 @@ class Memories(Group):
 
     @write
     def forget(
-        self, owner: str, ids: Sequence[str], *, places: Sequence[MessagePosition] = (), told: Sequence[str] = (),
+        self,
+        owner: str,
+        ids: Sequence[str],
+        *,
+        places: Sequence[MessagePosition] = (),
+        told: Sequence[str] = (),
         then: Callable[[str], NewJob] | None = None,
-    ) -> Steps[Sequence[str]]:  # fmt: skip
+    ) -> Steps[Sequence[str]]:
         """Erase facts from memories, index and the summaries made of them.
 
         `places` is where else they were said, `told` the sessions whose summary tells them. Returns the sessions whose
@@ -370,10 +400,17 @@ class Memories(Group):
                 made_by, *blobs = indexed[name][1:]
                 entries.append(
                     IndexRow(
-                        name, change, made_by, session or name, seq, day, weight, *map(bytes, blobs),
+                        name,
+                        change,
+                        made_by,
+                        session or name,
+                        seq,
+                        day,
+                        weight,
+                        *map(bytes, blobs),
                         dated=happened is not None,
                     )
-                )  # fmt: skip
+                )
         gone = tuple(row[0] for row in taken if row[2] != "active")
         bare = tuple(row[0] for row in taken if row[2] == "active" and row[0] not in indexed)
         last = int(taken[-1][1]) if taken else after

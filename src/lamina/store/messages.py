@@ -211,7 +211,7 @@ def text_in(content: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class NumberedMessage:
     """A message at its number in a session."""
 
     seq: int
@@ -222,7 +222,7 @@ class Placed:
 
 
 def put_messages(
-    db: Database, owner: str, session_id: str, turn_id: str, placed: Sequence[Placed], now: float
+    db: Database, owner: str, session_id: str, turn_id: str, placed: Sequence[NumberedMessage], now: float
 ) -> Steps[list[str]]:
     """Write messages at their places and make them findable; returns their ids."""
     names = [each.message_id or new_id() for each in placed]
@@ -302,9 +302,15 @@ def _why_no_answer(message: StoredMessage) -> str:
 class Messages(Group):
     @read
     def list(
-        self, owner: str, session_id: str, *, after: int = 0, before: int | None = None, limit: int | None = None,
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
         newest: bool = False,
-    ) -> Steps[Sequence[StoredMessage]]:  # fmt: skip
+    ) -> Steps[Sequence[StoredMessage]]:
         """In the order of their numbers. `limit` takes the oldest of those asked for, with `newest` the newest."""
         rows = yield (
             f"SELECT {COLUMNS} FROM conversation WHERE owner = ? AND session_id = ? AND seq > ? AND seq < ? "
@@ -328,7 +334,7 @@ class Messages(Group):
     def _append(self, owner: str, session_id: str, rows: Sequence[MessageRow]) -> Steps[Sequence[str]]:
         now = self._clock()
         first = yield from take_numbers(owner, session_id, len(rows), now)
-        placed = [Placed(seq, row) for seq, row in enumerate(rows, first)]
+        placed = [NumberedMessage(seq, row) for seq, row in enumerate(rows, first)]
         return (yield from put_messages(self._db, owner, session_id, "", placed, now))
 
     @write

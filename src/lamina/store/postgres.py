@@ -414,8 +414,10 @@ async def _migrate(connection: Any, place: str, clock: Clock, upto: int | None) 
             await connection.execute(migration.sql)
             await connection.execute(
                 "INSERT INTO schema_version (version, name, applied) VALUES ($1, $2, $3)",
-                migration.version, migration.name, clock(),
-            )  # fmt: skip
+                migration.version,
+                migration.name,
+                clock(),
+            )
     return version
 
 

@@ -502,7 +502,7 @@ def empty_table(connection: sqlite3.Connection, table: str) -> bool:
     return rows.rowcount >= most
 
 
-def retire_some(connection: sqlite3.Connection, *, detach: bool = False) -> bool:
+def drop_retired_tables(connection: sqlite3.Connection, *, detach: bool = False) -> bool:
     """Empty and drop the tables of search up to version 4, a slice at a time; whether anything is left of them."""
     names = [name for name in table_names(connection) if name.startswith(RETIRED_TABLES)]
     if not names:

@@ -120,9 +120,18 @@ class Sessions(Group):
         self._secrets: dict[str, bytes] = {}
 
     async def new(
-        self, owner: str, *, title: str = "", scenario: str = "common", app: str = "", mode: str = "", skill: str = "",
-        meta: Mapping[str, Any] | None = None, session_id: str = "", phase: str = "",
-    ) -> Session:  # fmt: skip
+        self,
+        owner: str,
+        *,
+        title: str = "",
+        scenario: str = "common",
+        app: str = "",
+        mode: str = "",
+        skill: str = "",
+        meta: Mapping[str, Any] | None = None,
+        session_id: str = "",
+        phase: str = "",
+    ) -> Session:
         """A new session without messages; with the id of one that is there, that one. Memories and profile stay."""
         now = self._clock()
         session = Session(
@@ -286,9 +295,17 @@ def summary_of(row: Row) -> Summary:
 
 class Summaries(Group):
     async def put(
-        self, owner: str, session_id: str, text: str, *, upto_seq: int, written_by: str = "",
-        memory_ids: Sequence[str] = (), done: Job | None = None, as_of: int | None = None,
-    ) -> Summary | None:  # fmt: skip
+        self,
+        owner: str,
+        session_id: str,
+        text: str,
+        *,
+        upto_seq: int,
+        written_by: str = "",
+        memory_ids: Sequence[str] = (),
+        done: Job | None = None,
+        as_of: int | None = None,
+    ) -> Summary | None:
         """Write a session's summary; a later one takes the place of the earlier, with the next version.
 
         `as_of` is the change number of the memories when it was begun: when a fact was forgotten since, nothing is

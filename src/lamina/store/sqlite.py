@@ -203,9 +203,12 @@ def encode_long(sql: str, values: Sequence[Any]) -> Statement:
 
 
 def drive(
-    connection: sqlite3.Connection, make: Make[T], damaged: Mapping[str, str], changed: set[str] | None = None,
+    connection: sqlite3.Connection,
+    make: Make[T],
+    damaged: Mapping[str, str],
+    changed: set[str] | None = None,
     watch: Stopwatch | None = None,
-) -> T:  # fmt: skip
+) -> T:
     """Run a transaction's statements; those that may change one of `CACHED_TABLES` are noted in `changed`, and those on
     `damaged` tables are answered with nothing. One that is out of time ends with an `OutOfTimeError`."""
     steps = make()
@@ -398,10 +401,15 @@ class SqliteDatabase(DerivedTables):
         return await self._put(self._writes, no_steps, change)
 
     async def _put(
-        self, queue: "SimpleQueue[Work | None] | ReadQueue", make: Make[T],
-        alter: Callable[[sqlite3.Connection], T] | None = None, *, stops: bool = True, owner: str = "",
+        self,
+        queue: "SimpleQueue[Work | None] | ReadQueue",
+        make: Make[T],
+        alter: Callable[[sqlite3.Connection], T] | None = None,
+        *,
+        stops: bool = True,
+        owner: str = "",
         seconds: float = 0.0,
-    ) -> T:  # fmt: skip
+    ) -> T:
         if self._closed or self._ended:
             raise StoreError("store.closed", path=self.path)
         loop = asyncio.get_running_loop()

@@ -68,9 +68,14 @@ class Templates(Group):
         return template_of(one_row(rows, "template.not_found", template_id))
 
     async def list(
-        self, owner: str, *, scenario: str | None = None, app: str | None = None, is_skill: bool | None = None,
+        self,
+        owner: str,
+        *,
+        scenario: str | None = None,
+        app: str | None = None,
+        is_skill: bool | None = None,
         enabled: bool | None = None,
-    ) -> Sequence[Template]:  # fmt: skip
+    ) -> Sequence[Template]:
         """By priority, the highest first, then by `sort`. With `app`, those that support it, in any case of letters."""
         found = await self._list(owner, scenario, is_skill, enabled)
         if app is None:

@@ -31,7 +31,7 @@ from lamina.store.database import (
 from lamina.store.jobs import add_jobs
 from lamina.store.messages import (
     MessageRow,
-    Placed,
+    NumberedMessage,
     message_row,
     message_rows,
     put_messages,
@@ -248,9 +248,16 @@ NO_ANSWER = message_row({"role": "assistant", "content": ""})
 
 class Turns(Group):
     async def begin(
-        self, owner: str, session_id: str, message: AnyMessage, *, key: str = "", lease: float = LEASE,
-        tokens: int = 0, more: Sequence[AnyMessage] = (),
-    ) -> TurnRecord:  # fmt: skip
+        self,
+        owner: str,
+        session_id: str,
+        message: AnyMessage,
+        *,
+        key: str = "",
+        lease: float = LEASE,
+        tokens: int = 0,
+        more: Sequence[AnyMessage] = (),
+    ) -> TurnRecord:
         """Store the question, with whatever else comes with it, and a place for the answer. The same key again gives
         the same turn, `repeated`."""
         return await self._begin(owner, session_id, await _question([message, *more], key, lease, tokens))
@@ -275,18 +282,25 @@ class Turns(Group):
         yield from insert("turn", COLUMNS, [values])
         first, *more = question.rows
         placed = [
-            Placed(seq, first, tokens=question.tokens, message_id=turn.user_message_id),
-            *(Placed(seq + number, row) for number, row in enumerate(more, 1)),
-            Placed(turn.answer_seq, NO_ANSWER, "streaming", message_id=turn.answer_message_id),
+            NumberedMessage(seq, first, tokens=question.tokens, message_id=turn.user_message_id),
+            *(NumberedMessage(seq + number, row) for number, row in enumerate(more, 1)),
+            NumberedMessage(turn.answer_seq, NO_ANSWER, "streaming", message_id=turn.answer_message_id),
         ]
         yield from put_messages(self._db, owner, session_id, turn.turn_id, placed, now)
         return turn
 
     async def record(
-        self, owner: str, session_id: str, question: AnyMessage, answer: AnyMessage, *, key: str = "",
-        receipt: Mapping[str, Any] | None = None, texts: Mapping[str, str] | None = None,
+        self,
+        owner: str,
+        session_id: str,
+        question: AnyMessage,
+        answer: AnyMessage,
+        *,
+        key: str = "",
+        receipt: Mapping[str, Any] | None = None,
+        texts: Mapping[str, str] | None = None,
         jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (),
-    ) -> TurnRecord:  # fmt: skip
+    ) -> TurnRecord:
         """A turn that was answered elsewhere, in one transaction; the same key again stores it only once."""
         asked = await _question([question], key, LEASE)
         (row,) = await message_rows([answer])
@@ -297,9 +311,13 @@ class Turns(Group):
 
     @write
     def _record(
-        self, owner: str, session_id: str, question: Question, ending: Ending,
+        self,
+        owner: str,
+        session_id: str,
+        question: Question,
+        ending: Ending,
         jobs: Callable[[TurnRecord], Sequence[NewJob]],
-    ) -> Steps[TurnRecord]:  # fmt: skip
+    ) -> Steps[TurnRecord]:
         """Question and answer at once. An unfinished turn of that key is finished by this."""
         now = self._clock()
         turn = yield from self._begin_steps(owner, session_id, question, now)
@@ -332,9 +350,15 @@ class Turns(Group):
         return _read_chunks(owner, turn_id, after)
 
     async def add(
-        self, owner: str, turn_id: str, messages: Sequence[AnyMessage], *, folded: bool = True, lease: float = LEASE,
+        self,
+        owner: str,
+        turn_id: str,
+        messages: Sequence[AnyMessage],
+        *,
+        folded: bool = True,
+        lease: float = LEASE,
         sent: Sent | None = None,
-    ) -> Sequence[str]:  # fmt: skip
+    ) -> Sequence[str]:
         """Tool calls and results inside the turn, before its answer; returns their message ids.
 
         `folded` says that the chunks so far are in these messages, as the text beside a tool call is; they go.
@@ -343,9 +367,14 @@ class Turns(Group):
 
     @write
     def _add(
-        self, owner: str, turn_id: str, rows: Sequence[MessageRow], folded: bool, lease: float,
+        self,
+        owner: str,
+        turn_id: str,
+        rows: Sequence[MessageRow],
+        folded: bool,
+        lease: float,
         sent: ReceiptRows | None,
-    ) -> Steps[Sequence[str]]:  # fmt: skip
+    ) -> Steps[Sequence[str]]:
         """The new rows stand where the answer stood, and the answer moves behind them: numbers stay without gaps."""
         now = self._clock()
         turn = yield from _hold(owner, turn_id, now + lease, now, sent)
@@ -360,7 +389,7 @@ class Turns(Group):
             (last, owner, turn.session_id, turn.answer_seq),
         )
         yield "UPDATE turn SET answer_seq = ? WHERE owner = ? AND turn_id = ?", (last, owner, turn_id)
-        placed = [Placed(seq, row) for seq, row in zip(places, rows, strict=True)]
+        placed = [NumberedMessage(seq, row) for seq, row in zip(places, rows, strict=True)]
         return (yield from put_messages(self._db, owner, turn.session_id, turn_id, placed, now))
 
     async def renew(self, owner: str, turn_id: str, *, lease: float = LEASE, sent: Sent | None = None) -> None:
@@ -371,11 +400,21 @@ class Turns(Group):
         yield from _hold(owner, turn_id, self._clock() + lease, None, sent)
 
     async def finish(
-        self, owner: str, turn_id: str, *, state: FinalState = "complete", answer: AnyMessage | None = None,
-        usage: Mapping[str, Any] | None = None, receipt: Mapping[str, Any] | None = None,
-        texts: Mapping[str, str] | None = None, injection: Mapping[str, Any] | None = None,
-        runtime: Mapping[str, Any] | None = None, jobs: Sequence[NewJob] = (), error: str = "", tokens: int = 0,
-    ) -> TurnRecord:  # fmt: skip
+        self,
+        owner: str,
+        turn_id: str,
+        *,
+        state: FinalState = "complete",
+        answer: AnyMessage | None = None,
+        usage: Mapping[str, Any] | None = None,
+        receipt: Mapping[str, Any] | None = None,
+        texts: Mapping[str, str] | None = None,
+        injection: Mapping[str, Any] | None = None,
+        runtime: Mapping[str, Any] | None = None,
+        jobs: Sequence[NewJob] = (),
+        error: str = "",
+        tokens: int = 0,
+    ) -> TurnRecord:
         """The answer, usage, receipt, layer texts and jobs in one transaction. Without an answer the chunks are it,
         and without a receipt the one that is stored already."""
         rows = await message_rows([] if answer is None else [answer])
@@ -409,9 +448,17 @@ class Turns(Group):
         yield (
             "UPDATE conversation SET content = ?, content_type = ?, extra = ?, state = ?, tokens = ? "
             "WHERE owner = ? AND session_id = ? AND seq = ?",
-            (answer.content, answer.content_type, answer.extra, ending.state, ending.tokens, owner, turn.session_id,
-             turn.answer_seq),
-        )  # fmt: skip
+            (
+                answer.content,
+                answer.content_type,
+                answer.extra,
+                ending.state,
+                ending.tokens,
+                owner,
+                turn.session_id,
+                turn.answer_seq,
+            ),
+        )
         yield "DELETE FROM chunk WHERE owner = ? AND turn_id = ?", (owner, turn_id)
         yield from put_words(self._db, owner, turn.session_id, [(turn.answer_seq, answer.words)])
         yield from put_receipt(owner, turn_id, ending.sent)
@@ -447,9 +494,12 @@ class Turns(Group):
         return [(row[0], row[1]) for row in rows]
 
     async def recover(
-        self, *, everything: bool = False, jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (),
+        self,
+        *,
+        everything: bool = False,
+        jobs: Callable[[TurnRecord], Sequence[NewJob]] = lambda turn: (),
         without: Collection[str] = (),
-    ) -> Sequence[TurnRecord]:  # fmt: skip
+    ) -> Sequence[TurnRecord]:
         """End the turns whose lease has run out, as interrupted, with their chunks as the answer. For all owners.
 
         `everything` also takes those whose lease still runs: right when this process has just become the only one.

@@ -76,10 +76,16 @@ Decide = Callable[[str], Decision]
 
 
 def shell_tools(
-    root: Path, decide: Decide, *, seconds: float = SECONDS, max_seconds: float = MAX_SECONDS,
-    max_bytes: int = MAX_OUTPUT_BYTES, effects: bool = True, environ: Mapping[str, str] | None = None,
+    root: Path,
+    decide: Decide,
+    *,
+    seconds: float = SECONDS,
+    max_seconds: float = MAX_SECONDS,
+    max_bytes: int = MAX_OUTPUT_BYTES,
+    effects: bool = True,
+    environ: Mapping[str, str] | None = None,
     sandbox: Sandbox | None = None,
-) -> list[Tool]:  # fmt: skip
+) -> list[Tool]:
     """The tool bash for the folder `root`. `decide` is the gate. Without `effects`, as in plan mode, only what the gate
     finds safe runs and the user is never asked. A few harmless names of `environ` reach the command."""
     sandbox = sandbox or Sandbox()
@@ -100,9 +106,16 @@ def shell_tools(
 
 class _Shell:
     def __init__(
-        self, root: str, decide: Decide, seconds: float, max_seconds: float, max_bytes: int, effects: bool,
-        environ: Mapping[str, str] | None, sandbox: Sandbox,
-    ) -> None:  # fmt: skip
+        self,
+        root: str,
+        decide: Decide,
+        seconds: float,
+        max_seconds: float,
+        max_bytes: int,
+        effects: bool,
+        environ: Mapping[str, str] | None,
+        sandbox: Sandbox,
+    ) -> None:
         if not 0 < seconds <= max_seconds < math.inf or max_bytes < 1:
             raise ToolError("bash.bad_limits", seconds=seconds, max_seconds=max_seconds, max_bytes=max_bytes)
         self.root, self.decide, self.effects = root, decide, effects
@@ -114,9 +127,10 @@ class _Shell:
         self.warned = sandbox.use == "off"
 
     async def bash(
-        self, command: Annotated[str, "The command, as bash takes it."],
+        self,
+        command: Annotated[str, "The command, as bash takes it."],
         seconds: Annotated[float | None, "How long it may take; leave it out unless the command needs long."] = None,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         limit = self.seconds if seconds is None else seconds
         if not 0 < limit <= self.max_seconds:
             raise ToolError("bash.bad_seconds", seconds=f"{limit:g}", limit=f"{self.max_seconds:g}")

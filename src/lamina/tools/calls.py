@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from lamina.apart import GRACE_S, CaughtError, in_thread
+from lamina.apart import GRACE_S, CaughtError, run_in_own_thread
 from lamina.errors import LaminaError, ToolError, format_value
 from lamina.ports import Ask
 from lamina.text.json import AmbiguousJsonError, read_strict_json
@@ -133,7 +133,7 @@ async def _await_result(
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 -- an object whose call is async
             value = await function(*args, **named)
         else:
-            value = await in_thread(function, *args, **named)
+            value = await run_in_own_thread(function, *args, **named)
             value = await value if inspect.isawaitable(value) else value
     return value
 

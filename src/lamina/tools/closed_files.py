@@ -357,9 +357,14 @@ class CommandScope:
         return found is not None and (found[:2] in self.own or found[:2] in self.linked_secrets())
 
     def why_tree_closed(
-        self, starts: Sequence[str], *, hidden: bool = True, follows: bool = False, only: Sequence[str] = (),
+        self,
+        starts: Sequence[str],
+        *,
+        hidden: bool = True,
+        follows: bool = False,
+        only: Sequence[str] = (),
         without: Sequence[str] = (),
-    ) -> Phrase | None:  # fmt: skip
+    ) -> Phrase | None:
         """Why everything below these folders must not be read. `only` are patterns of names that are read, `without`
         those of folders that are left out; `follows` says that the program follows links."""
         # A pattern with characters that programs interpret differently leaves nothing out.

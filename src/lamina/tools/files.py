@@ -90,10 +90,11 @@ class _FileTools(Workspace):
         self.change_lock = threading.Lock()
 
     def read_file(
-        self, path: Annotated[str, PATH_DESCRIPTION],
+        self,
+        path: Annotated[str, PATH_DESCRIPTION],
         offset: Annotated[int | None, "Number of the first line to read; the first line of a file is 1."] = None,
         limit: Annotated[int | None, "How many lines to read at most."] = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Read a text file of the workspace, exactly as it is. For large files read a part with offset and limit."""
         text = self.decoded(path, self._load_bytes(path).data)
         if offset is None and limit is None:
@@ -112,7 +113,7 @@ class _FileTools(Workspace):
 
     def write_file(
         self, path: Annotated[str, PATH_DESCRIPTION], content: Annotated[str, "The whole text of the file."]
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Write a whole text file of the workspace: a new one, or an existing one completely. To change a part of a
         file use edit_file. Missing folders are created; the file is written completely or not at all."""
         data = content.encode()
@@ -124,10 +125,11 @@ class _FileTools(Workspace):
         return str(Phrase(code, file=format_value(path, 200), size=len(data), lines=len(_split_lines(content))))
 
     def edit_file(
-        self, path: Annotated[str, PATH_DESCRIPTION],
+        self,
+        path: Annotated[str, PATH_DESCRIPTION],
         old_string: Annotated[str, "The text to replace, exactly as read_file shows it. It must be in the file once."],
         new_string: Annotated[str, "The text to put in its place."],
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Replace one piece of text in a file of the workspace. Read the file first: `old_string` has to match exactly,
         white space included, and exactly once; take some lines around it when it is there more than once."""
         name = self._check_writable(path)

@@ -100,9 +100,13 @@ def _read_pairs(server: str, key: str, value: object) -> tuple[tuple[str, str], 
 
 @asynccontextmanager
 async def mcp_tools(
-    config: Mapping[str, Any], *, root: str | os.PathLike[str] = ".", environ: Mapping[str, str] | None = None,
-    seconds: float = SECONDS, start_seconds: float = START_SECONDS,
-) -> AsyncGenerator[list[Tool]]:  # fmt: skip
+    config: Mapping[str, Any],
+    *,
+    root: str | os.PathLike[str] = ".",
+    environ: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
+    start_seconds: float = START_SECONDS,
+) -> AsyncGenerator[list[Tool]]:
     """The tools of all servers of the configuration. The servers run as long as the block lasts.
 
     Commands start in `root` with a clean environment, a few harmless names of `environ`, and the `env` of the

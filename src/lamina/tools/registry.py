@@ -28,7 +28,7 @@ from typing import (
     get_origin,
     get_type_hints,
     overload,
-)  # fmt: skip
+)
 from typing import is_typeddict as is_typed_dict
 
 from lamina.errors import ToolError, format_value
@@ -94,9 +94,13 @@ class Tool:
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None,
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
         **options: Unpack[ToolOptions],
-    ) -> "Tool":  # fmt: skip
+    ) -> "Tool":
         """A typed function as a tool: the schema from its signature, the description from its docstring.
 
         `Annotated[str, "what it is"]` describes a parameter. `options` are the other fields of a tool.
@@ -161,9 +165,14 @@ class ToolRegistry:
         self, /, *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
     ) -> Callable[[F], F]: ...
     def function(
-        self, function: F | None = None, /, *, name: str | None = None, description: str | None = None,
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
         **options: Unpack[ToolOptions],
-    ) -> F | Callable[[F], F]:  # fmt: skip
+    ) -> F | Callable[[F], F]:
         """Register a function as it is defined: `@registry.function`, or with options of `Tool.of`."""
 
         def register(each: F) -> F:

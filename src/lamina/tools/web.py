@@ -500,11 +500,15 @@ class Web:
         try:
             async with (
                 aiohttp.ClientSession(
-                    connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=False,
-                    timeout=timeout, headers=_HEADERS,
+                    connector=connector,
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    auto_decompress=False,
+                    trust_env=False,
+                    timeout=timeout,
+                    headers=_HEADERS,
                 ) as session,
                 session.get(URL(target.url, encoded=True), allow_redirects=False) as response,
-            ):  # fmt: skip
+            ):
                 if response.status in (301, 302, 303, 307, 308) and "Location" in response.headers:
                     return response.headers["Location"]
                 if response.status != 200:
@@ -602,11 +606,15 @@ class _FixedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         return [
             ResolveResult(
-                hostname=host, host=each, port=port, family=socket.AF_INET6 if ":" in each else socket.AF_INET, proto=0,
+                hostname=host,
+                host=each,
+                port=port,
+                family=socket.AF_INET6 if ":" in each else socket.AF_INET,
+                proto=0,
                 flags=socket.AI_NUMERICHOST,
             )
             for each in self._addresses
-        ]  # fmt: skip
+        ]
 
     async def close(self) -> None:
         pass
