@@ -32,6 +32,7 @@ RUN = {
     "soak": ("make soak QUICK=1 ONLY=R16", "R16"),
     "dist": ("make dist", ""),
     "fix": ("make fix", ""),
+    "walk": ("make walk", "files"),
     "bench": ("make bench ROW=trim", "lamina is"),  # patience as below: slow peers take two minutes
     "clean": ("make clean", ""),
 }

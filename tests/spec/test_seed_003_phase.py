@@ -176,6 +176,7 @@ async def test_I3_http_a_turn_and_a_session_take_a_phase_and_the_document_says_s
         assert (long.status, "phase" in long.json["error"]["message"]) == (400, True)
         document = (await api("GET", "/api/openapi.json")).json
         body = document["paths"]["/api/sessions/{session_id}/messages"]["post"]["requestBody"]
-        fields = body["content"]["application/json"]["schema"]["properties"]
+        name = body["content"]["application/json"]["schema"]["$ref"].removeprefix("#/components/schemas/")
+        fields = document["components"]["schemas"][name]["properties"]
         assert fields["phase"]["maxLength"] == MAX_PHASE_CHARACTERS
         assert "this turn alone" in fields["phase"]["description"]

@@ -120,7 +120,13 @@ COMPACTION = {
     "additionalProperties": False,
 }
 OPEN_ANSWER = {
-    **_object({**dict.fromkeys(("bot", "chat", "topic", "group", "reply_to"), INTEGER), "turn": TEXT, "lang": TEXT}),
+    **_object(
+        {
+            **dict.fromkeys(("bot", "chat", "topic", "reply_to"), INTEGER),
+            **dict.fromkeys(("turn", "lang"), TEXT),
+            "group": {"type": "boolean"},
+        }
+    ),
     "type": ["object", "null"],
 }
 RUNTIME = {
