@@ -23,7 +23,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "shell": (4, 900),  # target 4, 900
     "memory": (11, 4130),  # target 9, 2,300
     "providers": (10, 1870),  # target 11, 2,300, with Gemini and Responses
-    "store": (14, 5610),  # target 14, 3,600
+    "store": (14, 5620),  # target 14, 3,600
     "engine": (6, 1860),  # target 6, 1,500
     "app": (10, 2650),  # target 8, 1,700
     "cli": (18, 4580),  # target 18, 3,700

@@ -159,6 +159,8 @@ class Maker:
             yield from self._values(one, example)
         kinds = schema.get("type", ())
         kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+        if not schema.keys() - {"default", "description"}:
+            kinds = ["string", "number", "array", "object"]  # the document allows anything
         known = {"string", "array", "object", "integer", "number", "boolean", "null"}
         if set(kinds) - known or not (kinds or {"anyOf", "enum", "const"} & set(schema)):
             raise UnknownFieldError(f"a field of the type {kinds or sorted(schema)}")

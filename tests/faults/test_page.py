@@ -203,6 +203,10 @@ def attacked(browser: Browser, folder: Path, seed: int, *, change: Any = None) -
             change(seen.page, site)
         with suppress(Error) if change else nullcontext():  # a page that is broken shows no more
             visited(seen, found, other, chance)
+        for _ in range(50):  # what ran also loads, which takes a moment on a busy machine
+            if not found.ran or seen.outside or other.asked:
+                break
+            seen.page.wait_for_timeout(100)
         found.loaded += [*seen.outside, *other.asked]
         found.refused += [error for error in seen.errors if "TrustedHTML" in error]
     return found
