@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Meta, UnsetType
 
 import lamina.gateway.schemas as schemas
-from lamina.gateway.handlers import HttpError, as_json, is_long, long_json
+from lamina.gateway.api_sessions import session_json
+from lamina.gateway.handlers import HttpError, as_json, dump_json, is_long, long_json, to_plain
 from lamina.gateway.schemas import MAX_VALUES, SLICE_BYTES, Model, compile_query, compile_type, read_json
+from lamina.records import Session
 from tests.gateway.raw import DISHONEST_BODIES
 
 JSON = "application/json"
@@ -275,3 +277,18 @@ def test_parameters_that_are_wrong_are_named(raw: bytes, says: str) -> None:
     assert caught.value.message.startswith(says)
     with pytest.raises(HttpError):
         compile_query(None)(b"limit=5")
+
+
+def test_a_reply_copies_nothing_that_a_record_holds() -> None:
+    """Copies are made on the event loop: one list of sessions with long `meta` held up everybody for seconds."""
+    meta: dict[str, Any] = {"a": [[]] * 1_000}
+    made = session_json(Session("ann", "s1", "", "", "", "", "", meta, {}, 0, 0, 0.0, 0.0))
+    assert made.meta is meta
+    plain = to_plain({"sessions": [made], "newest": made})
+    assert plain["sessions"][0]["meta"] is meta
+    assert plain["newest"]["meta"] is meta
+    assert plain["sessions"][0]["messages"] == 0, "by the name that clients know"
+    assert json.loads(dump_json(plain))["sessions"][0]["meta"] == meta
+    assert b"".join(long_json(plain)) == dump_json(plain)
+    nested = {"deep": {"deeper": made}}
+    assert json.loads(as_json(nested))["deep"]["deeper"]["session_id"] == "s1"

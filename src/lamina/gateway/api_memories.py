@@ -11,7 +11,7 @@ from lamina.app.app import App
 from lamina.app.lookup import MemoryOrigin, forget, origin_of
 from lamina.gateway.api_sessions import Next, Position, Words
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing
-from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, many
+from lamina.gateway.schemas import Count, Model, Number, OptionalTime, PhraseJson, Time, from_record, many
 from lamina.records import Memory, MemoryState
 from lamina.text.messages import Phrase
 from lamina.types import Trust
@@ -98,7 +98,7 @@ async def _with_origins(app: App, owner: str, memories: Sequence[Memory]) -> lis
 
 
 def _memory_json(memory: Memory, origin: MemoryOrigin | None) -> MemoryJson:
-    found = msgspec.convert(memory, MemoryJson, from_attributes=True)
+    found = from_record(MemoryJson, memory)
     if origin is not None and origin.session is not None:
         text = " ".join(origin.message.text.split()) if origin.message else ""
         excerpt = f"{text[: EXCERPT_CHARACTERS - 1]}…" if len(text) > EXCERPT_CHARACTERS else text

@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, UnsetType, field
 from lamina.app.app import App, CompactionResult
 from lamina.app.lookup import check_skill
 from lamina.app.traces import rules_of
-from lamina.gateway.handlers import HttpError, Reply, Request, Route, as_json, hide_missing, is_long
-from lamina.gateway.schemas import Count, Model, OptionalTime, Time, many
+from lamina.gateway.handlers import HttpError, Reply, Request, Route, as_json, hide_missing, is_long, to_plain
+from lamina.gateway.schemas import Count, Model, OptionalTime, Time, from_record, many
 from lamina.records import MAX_PHASE_CHARACTERS, REQUESTS, IncompleteReason, MessageState, Session, StoredMessage
 
 MAX_META_BYTES = 65_536
@@ -145,11 +145,11 @@ class CollectedQuery(Model):
 
 
 def session_json(session: Session) -> SessionJson:
-    return msgspec.convert(session, SessionJson, from_attributes=True)
+    return from_record(SessionJson, session)
 
 
 def message_json(message: StoredMessage) -> MessageJson:
-    found = msgspec.convert(message, MessageJson, from_attributes=True)
+    found = from_record(MessageJson, message)
     if not message.extra:
         return found
     calls = [
@@ -269,9 +269,7 @@ async def _collected(app: App, request: Request) -> Reply:
     )
     titles = {each.session_id: each.title for each in sessions if isinstance(each, Session)}  # some were just deleted
     found = [
-        {**msgspec.to_builtins(message_json(row)), "title": titles[row.session_id]}
-        for row in rows
-        if row.session_id in titles
+        {**to_plain(message_json(row)), "title": titles[row.session_id]} for row in rows if row.session_id in titles
     ]
     return Reply({"messages": found})
 

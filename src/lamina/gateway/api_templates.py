@@ -10,7 +10,7 @@ from lamina.app.app import App
 from lamina.app.lookup import SHARED, import_list, listed, one_template
 from lamina.errors import NotFoundError
 from lamina.gateway.handlers import HttpError, Reply, Request, Route, hide_missing, is_id
-from lamina.gateway.schemas import Model, Time, many
+from lamina.gateway.schemas import Model, Time, from_record, many
 from lamina.records import Template
 
 TemplateName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -75,7 +75,7 @@ class TemplatesQuery(Model):
 
 
 def _template_json(template: Template, *, shared: bool = False) -> TemplateJson:
-    return msgspec.structs.replace(msgspec.convert(template, TemplateJson, from_attributes=True), shared=shared)
+    return msgspec.structs.replace(from_record(TemplateJson, template), shared=shared)
 
 
 async def _list(app: App, request: Request) -> Reply:

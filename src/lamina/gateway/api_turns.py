@@ -192,17 +192,17 @@ class DifferenceQuery(RequestQuery):
 def turn_json(turn: TurnRecord) -> TurnJson:
     sent: Sequence[Mapping[str, Any]] = turn.receipt.get("requests") or ()
     names = [name for name in TurnJson.__struct_fields__ if hasattr(turn, name)]
-    plain = {name: getattr(turn, name) for name in names} | {
+    plain: dict[str, Any] = {name: getattr(turn, name) for name in names} | {
         "state": turn.progress,
         "usage": {name: value for name, value in turn.usage.items() if name not in ("hint", "done")},
         "error": Phrase.load(turn.error).for_clients(),
         "hint": Phrase.load(str(turn.usage.get("hint", ""))).for_clients(),
-        "reason": turn.usage.get("done", "stop"),
+        "reason": str(turn.usage.get("done", "stop")),
         "seconds": None if turn.finished is None else max(0.0, turn.finished - turn.created),
         "requests": len(sent),
         "tokens": sent[-1]["tokens"] if sent else None,
     }
-    return msgspec.convert(plain, TurnJson)
+    return TurnJson(**plain)
 
 
 def _request_json(
@@ -376,8 +376,7 @@ async def _diff(app: App, request: Request) -> Reply:
 
 
 def _side(turn: TurnRecord, number: int, receipt: Receipt) -> SideJson:
-    size = {"hash": receipt.hash, "size": receipt.size, "tokens": receipt.tokens}
-    return msgspec.convert({"turn_id": turn.turn_id, "request": number, **size}, SideJson)
+    return SideJson(turn_id=turn.turn_id, request=number, hash=receipt.hash, size=receipt.size, tokens=receipt.tokens)
 
 
 HERE = "/api/turns/{turn_id}"

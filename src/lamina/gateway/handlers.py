@@ -5,9 +5,9 @@ No socket is known here. What is wrong on our side is for the log only: no clien
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -227,13 +227,39 @@ def turn_headers(turn: TurnRecord) -> dict[str, str]:
 
 # Replies as bytes
 
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+def _is_record(value: object) -> bool:
+    return isinstance(value, msgspec.Struct) or is_dataclass(value)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        pairs = ((name, getattr(value, attribute)) for name, attribute in names)
+        return {name: each for name, each in pairs if each is not msgspec.UNSET}
+    if _is_record(value):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return dict(value)
+
+
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fields_of).encode
+_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields_of).encode
 
 
 def to_plain(value: Any) -> Any:
-    """A value of our types as lists and dicts."""
-    return msgspec.to_builtins(value, enc_hook=dict)
+    """Records of ours as dicts. What their fields hold is not copied: it may be long, and this is the event loop."""
+    if _is_record(value):
+        value = _fields_of(value)
+    if type(value) is dict:
+        named = cast("dict[str, Any]", value)
+        return {name: to_plain(each) if _holds_records(each) else each for name, each in named.items()}
+    return [to_plain(each) for each in value] if _holds_records(value) else value
+
+
+def _holds_records(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_record, cast("Sequence[object]", value)[:1]))
+    return _is_record(value)
 
 
 def as_json(value: Any) -> bytes:
@@ -256,7 +282,7 @@ def is_long(value: Any, limit: int = MAX_LOOP_SIZE) -> bool:
 def long_json(value: Any) -> list[bytes]:
     """The JSON of a long plain value in pieces. No step takes more than a slice, so other threads run in between."""
     made, piece = list[bytes](), bytearray()
-    for part in json_pieces(value):
+    for part in json_pieces(value, default=_fields_of):
         piece += part.encode("utf-8", "backslashreplace")  # half a surrogate pair: escaped it is still JSON
         if len(piece) >= MAX_LOOP_SIZE:
             made.append(bytes(piece))

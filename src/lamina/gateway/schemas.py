@@ -10,7 +10,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -43,6 +43,14 @@ def many(name: str, kind: type[Model], others: Mapping[str, Any] | None = None) 
     """A JSON object with a list in it: there is always room for another field beside the list."""
     fields = [(name, list[kind]), *(others or {}).items()]
     return msgspec.defstruct(f"{kind.__name__.removesuffix('Json')}List", fields, bases=(Model,), kw_only=True)
+
+
+ModelT = TypeVar("ModelT", bound=Model)
+
+
+def from_record(kind: type[ModelT], record: object) -> ModelT:
+    """The fields that a record has, as they are: `msgspec.convert` would copy them, however long they are."""
+    return kind(**{name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)})
 
 
 # Strict JSON
