@@ -53,7 +53,7 @@ def test_json_says_that_an_answer_was_cut_at_the_limit_of_tokens(ask: Lamina) ->
     assert (found["answer"], found["state"], found["reason"]) == ("Use the", "complete", "length")
     ask.script([{"text": "Use the"}, {"fault": "cut"}])
     found = json.loads(ask.run("ask", "Which layout?", "--json").stdout)
-    assert (found["answer"], found["state"], found["reason"]) == ("Use the", "failed", "")
+    assert (found["answer"], found["state"], found["reason"]) == ("Use the", "interrupted", "")
 
 
 def test_a_session_goes_on_when_it_is_named(ask: Lamina) -> None:
