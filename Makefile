@@ -8,7 +8,7 @@ SET_UP := requirements/uv.txt requirements/build.txt pyproject.toml scripts/setu
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: .venv/run.stamp  ## set up, then chat with the embedded model; without a terminal it answers one question
 	@if [ -t 0 ]; then $(BIN)/lamina chat; \

@@ -27,7 +27,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "engine": (6, 1860),  # target 6, 1,500
     "app": (10, 2650),  # target 8, 1,700
     "cli": (18, 4580),  # target 18, 3,700
-    "gateway": (16, 5000),  # target 16, 3,200
+    "gateway": (16, 5010),  # target 16, 3,200
     "telegram": (7, 1590),  # target 7, 1,200
     "adapters": (7, 990),  # target 9, 1,400 together with settings
     "settings": (3, 750),  # its target is in that of adapters

@@ -112,4 +112,4 @@ def test_the_wheel_alone_runs_the_quickstart_in_an_empty_environment(dist: Path,
         [tmp_path / "empty" / "bin" / "lamina", "--version"], capture_output=True, text=True, timeout=60
     )
     assert (said.returncode, "Traceback" in said.stderr) == (1, False), "without the extra it says what to install"
-    assert "pip install 'lamina-context[app]'" in said.stderr
+    assert "pip install '.[app]'" in said.stderr

@@ -38,13 +38,22 @@ def test_the_answer_is_plain_text_in_a_pipe_and_the_question_is_words_and_input(
 
 def test_json_is_one_object_with_what_happened(ask: Lamina) -> None:
     found = ask.json("ask", "Which layout?")
-    assert {name: found[name] for name in ("answer", "state", "usage", "error")} == {
-        "answer": "Use **ledger** layout.", "state": "complete", "error": "",
+    assert {name: found[name] for name in ("answer", "state", "reason", "usage", "error")} == {
+        "answer": "Use **ledger** layout.", "state": "complete", "reason": "stop", "error": "",
         "usage": {"prompt": 900, "cached": 300, "completion": 8},
     }  # fmt: skip
     session = ask.json("sessions")[0]["session_id"]
     assert found["session_id"] == session
     assert ask.json("trace", "show", found["turn_id"])["session_id"] == session
+
+
+def test_json_says_that_an_answer_was_cut_at_the_limit_of_tokens(ask: Lamina) -> None:
+    ask.script([{"text": "Use the"}, {"done": "length"}])
+    found = json.loads(ask.run("ask", "Which layout?", "--json").stdout)
+    assert (found["answer"], found["state"], found["reason"]) == ("Use the", "complete", "length")
+    ask.script([{"text": "Use the"}, {"fault": "cut"}])
+    found = json.loads(ask.run("ask", "Which layout?", "--json").stdout)
+    assert (found["answer"], found["state"], found["reason"]) == ("Use the", "interrupted", "")
 
 
 def test_a_session_goes_on_when_it_is_named(ask: Lamina) -> None:

@@ -42,11 +42,13 @@ def interrupted(lamina: Lamina, sign: bytes, *arguments: str) -> tuple[int, byte
 def test_the_first_ctrl_c_at_a_question_ends_the_command_and_nothing_is_done(lamina: Lamina) -> None:
     session = lamina.json("sessions", "new", "--title", "Kept")["session_id"]
     fact = lamina.json("memory", "add", "I sing.")["memory_id"]
-    for command in (["sessions", "delete", session], ["memory", "forget", fact]):
+    key = lamina.json("keys", "new")["key_id"]
+    for command in (["sessions", "delete", session], ["memory", "forget", fact], ["keys", "revoke", key]):
         code, seen = interrupted(lamina, b"[y/N]", *command)
         assert (code, b"Traceback" in seen) == (130, False), seen
     assert [row["title"] for row in lamina.json("sessions")] == ["Kept"]
     assert [row["text"] for row in lamina.json("memory")] == ["I sing."]
+    assert [row["state"] for row in lamina.json("keys")] == ["usable"]
 
 
 def test_the_first_ctrl_c_ends_a_read_of_the_terminal(lamina: Lamina) -> None:

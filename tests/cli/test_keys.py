@@ -47,7 +47,9 @@ def test_a_key_is_revoked_by_the_beginning_of_its_id(lamina: Lamina) -> None:
     assert (row["owner"], row["scopes"]) == ("bo", ["chat", "read", "write"])
     assert "ann has no keys" in lamina("keys")
     assert "no key" in lamina.error("keys", "revoke", row["key_id"])  # ann's it is not
-    assert row["key_id"] in lamina("keys", "revoke", row["key_id"][:6], "--user", "bo")
+    assert "add --yes" in lamina.error("keys", "revoke", row["key_id"], "--user", "bo")
+    assert lamina.json("keys", "--user", "bo")[0]["state"] == "usable"
+    assert row["key_id"] in lamina("keys", "revoke", row["key_id"][:6], "--user", "bo", "--yes")
     assert lamina.json("keys", "--user", "bo")[0]["state"] == "revoked"
 
 

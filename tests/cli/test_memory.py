@@ -42,7 +42,7 @@ def learnt(lamina: Lamina) -> tuple[str, str, str]:
 
 def test_facts_are_added_listed_edited_and_pinned(lamina: Lamina) -> None:
     lamina("sessions", "new")
-    assert "nothing is remembered about ann" in lamina("memory")
+    assert "nothing is remembered about you (the user ann)" in lamina("memory")
     first = add(lamina, "I drink no coffee.", "--kind", "preference", "--importance", "0.9")
     second = add(lamina, "我住在上海。")
     assert add(lamina, "我住在上海。") == second, "the same text is kept once"

@@ -236,6 +236,14 @@ def test_a_check_names_every_fault_and_what_may_be_a_slip(workspace: Path) -> No
     assert all(word in text for word in ("gone.md", "bad.md", "faults: 2", "@my notes.md"))
 
 
+def test_a_check_counts_the_files_that_it_lists_as_json(workspace: Path) -> None:
+    (workspace / ".lamina" / "rules.md").write_text("@one.md\n@one.md\n")
+    (workspace / ".lamina" / "one.md").write_text("Be brief.\n")
+    files = json.loads(lamina(workspace, "rules", "check", "--json").stdout)["files"]
+    assert {".lamina/rules.md", ".lamina/one.md"} < set(files)
+    assert f"files: {len(set(files))}, no faults" in lamina(workspace, "rules", "check").stdout
+
+
 def test_a_check_looks_into_every_folder_when_asked_to(workspace: Path) -> None:
     (workspace / "a" / "b").mkdir(parents=True)
     (workspace / "a" / "b" / "AGENTS.md").write_text(EVIL, encoding="utf-8")

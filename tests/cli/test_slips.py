@@ -71,7 +71,8 @@ def test_in_the_usual_place_there_is_nothing_yet_and_the_place_is_named(lamina: 
     usual = {"LAMINA_STORE": "", "XDG_DATA_HOME": str(lamina.folder / "data")}
     place = str(lamina.folder / "data" / "lamina" / "lamina.db")
     for command, says in {
-        "sessions": "ann has no sessions", "memory": "nothing is remembered about ann", "keys": "ann has no keys",
+        "sessions": "ann has no sessions", "memory": "nothing is remembered about you (the user ann)",
+        "keys": "ann has no keys",
         "skills": "ann has no templates or skills",
     }.items():  # fmt: skip
         assert lamina(command, **usual) == f"{says} in {place}\n"
@@ -176,7 +177,7 @@ SAID_IN_CHINESE: list[tuple[tuple[str, ...], dict[str, str], str, str]] = [
     (("ask", "Hi"), {"LAMINA_PROVIDER": "", "LAMINA_MODEL": "gpt-5"}, "这里没有模型 'gpt-5'：作答的是内置模型",
      "请把 LAMINA_PROVIDER 设为"),
     (("ask", "Hi"), {"LAMINA_PROVIDER": "openai", "LAMINA_MODEL": "m", "LAMINA_BASE_URL": "http://127.0.0.1:9/v1"},
-     "无法连接 127.0.0.1", "它在运行吗？"),
+     "无法连接 127.0.0.1", "它在运行吗？LAMINA_BASE_URL 是它的地址吗？"),
     (("ask", "Hi"), {"LAMINA_SCRIPT": "denied.json"}, "脚本返回 401", "请"),
     (("config",), {"LAMINA_BUDGET": "much"}, "LAMINA_BUDGET 须为不小于 0 的整数，而不是 'much'", "例如 8000"),
     (("config",), {"LAMINA_MEMRY": "on"}, "没有 LAMINA_MEMRY 这一设置", "你是指 LAMINA_MEMORY 吗？"),

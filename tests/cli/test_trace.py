@@ -213,4 +213,4 @@ def test_L12_a_turn_is_found_by_the_id_that_a_client_of_the_gateway_has_and_one_
             "trace", "diff", first, second
         )
     traced.run("ask", "Third question")
-    assert "its session goes back only to last~0" in traced.error("trace", "show", "last~1")
+    assert traced.error("trace", "show", "last~1").endswith("its session has only one\nnext: use last\n")

@@ -583,10 +583,24 @@ async def test_a_request_that_no_window_holds_is_not_sent(tmp_path: Path) -> Non
 
 async def test_a_path_that_is_no_route_says_where_the_routes_are(tmp_path: Path) -> None:
     async with running(tmp_path / "s.db") as site:
-        for path in ("/chat/completions", "/v1/v1/messages", "/v1/responses"):
+        lacking = ("/chat/completions", "/messages", "/models", "/responses", "/embeddings")  # of the /v1 in base_url
+        for path in ("/v1/v1/messages", "/v1/responses", *lacking):
             reply = await site.post(path, {})
             assert reply.status == 404
-            assert "base_url" in json.dumps(reply.json)
+            assert "base_url is http://…/v1" in reply.json["error"]["message"]  # all that such a client shows
+
+
+async def test_an_unknown_session_is_an_error_that_names_the_header(tmp_path: Path) -> None:
+    async with running(tmp_path / "s.db") as site:
+        body: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        other = (await site.app.new_session("bo")).session_id
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"):
+            replies = [await site.post(path, body, headers={"X-Lamina-Session": name}) for name in ("zzzz", other)]
+            assert [reply.status for reply in replies] == [404, 404]
+            assert "X-Lamina-Session names no session" in replies[0].json["error"]["message"]
+            assert replies[0].json == replies[1].json, "whose it is stays unknown"
+        reply = await site.post("/v1/chat/completions", body | {"metadata": {"session_id": "zzzz"}})
+        assert "metadata.session_id names no session" in reply.json["error"]["message"]
 
 
 async def test_N18_a_question_without_words_is_refused_with_its_field(tmp_path: Path) -> None:

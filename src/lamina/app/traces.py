@@ -36,6 +36,8 @@ async def find_turn(store: Store, owner: str, name: str) -> TurnRecord:
         last, many = await find_turn(store, owner, LAST), int(back) + 1
         found = await store.turns.list(owner, last.session_id, limit=many)
         if len(found) < many:
+            if len(found) == 1:
+                raise NotFoundError("turn.only_one", name=name)
             raise NotFoundError("turn.too_far_back", name=name, oldest=f"{LAST}~{len(found) - 1}")
         return found[0]
     if name == LAST:

@@ -28,7 +28,7 @@ def _main(arguments: list[str] | None) -> int:
         import typer  # noqa: F401  # pyright: ignore[reportUnusedImport] -- only to see whether the extra is there
     except ImportError:
         print("lamina: the commands need the extra `app`.", file=sys.stderr)
-        print("next: pip install 'lamina-context[app]', in a clone pip install '.[app]'", file=sys.stderr)
+        print("next: in a clone of lamina, run pip install '.[app]'", file=sys.stderr)
         return 1
     from lamina.cli.root import run
 

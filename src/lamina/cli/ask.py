@@ -112,6 +112,7 @@ def _to_dict(session: Session, summary: TurnSummary, text: str) -> dict[str, Any
         "turn_id": summary.began.turn_id if summary.began else "",
         "session_id": session.session_id,
         "state": ended.state,
+        "reason": ended.reason if ended.state == "complete" else "",
         "usage": {"prompt": summary.prompt, "cached": summary.cached, "completion": summary.completion},
         "calls": calls,
         "error": ended.error,

@@ -36,7 +36,7 @@ from lamina.cli.view import (
     table,
 )
 from lamina.engine.transcript import CallPair, stored_calls
-from lamina.errors import CompactionError, InputError, LaminaError, SettingsError
+from lamina.errors import ABSENT, CompactionError, InputError, LaminaError, NotFoundError, SettingsError
 from lamina.records import Session, SessionChanges, StoredMessage, Template, TurnRecord
 from lamina.text.messages import Phrase, Value
 from lamina.types import Receipt, ToolCallEvent, ToolResult
@@ -190,7 +190,13 @@ async def _sessions(chat: ChatState, words: str) -> None:
 async def _resume(chat: ChatState, words: str) -> None:
     if not words:
         raise InputError("chat.which_session")
-    chat.session = await resume_session(chat.app, words)
+    try:
+        chat.session = await resume_session(chat.app, words)
+    except NotFoundError as error:
+        if error.next_step.code != ABSENT:
+            raise
+        hint = Phrase("cli.listed", command="/sessions")
+        raise NotFoundError(error.code, hint=hint, **error.phrase.values) from None
     chat.screen.print(Text(""))
     await chat.recap()
 
@@ -326,7 +332,7 @@ async def _compact(chat: ChatState, words: str) -> None:
         with chat.screen.console.status(chat.say("cli.chat.compacting"), spinner_style="cyan"):
             done = await chat.app.compact(chat.owner, chat.session.session_id)
     except CompactionError as error:  # nothing is wrong: there is little to gain yet, and the chat goes on
-        return chat.show(Text(chat.say.render(error.phrase)))
+        return chat.show(Text(f"{chat.say.render(error.phrase)}\n{chat.say.next(Phrase('cli.chat.compact_later'))}"))
     chat.print_line("cli.chat.compacted", before=done.before, after=done.after, by=done.written_by)
     return None
 

@@ -198,6 +198,7 @@ def check(
     say, settings = call.say, call.settings
     checked = instruction_files(settings, workspace, folder).check(everywhere=everywhere)
     rules = [file for file in checked.files if file.kind == "rules"]
+    paths = list(dict.fromkeys(path for file in checked.files for path in (file.path, *file.included)))
     notes: list[Phrase | str] = list(checked.notes)
     if missing := rules_missing(settings, workspace):
         notes.append(Phrase("cli.rules.missing", path=missing))
@@ -208,13 +209,11 @@ def check(
             {"fault": fault.message, "path": fault.path, "next": _advice(fault, workspace).text()}
             for fault in checked.faults
         ]
-        paths = [file.path for file in checked.files]
         show_json({"files": paths, "faults": faults, "notes": [say.render(note) for note in notes]})
     else:
         for fault in checked.faults:
             print(f"{say.render(fault.phrase)}\n  {say.next(_advice(fault, workspace))}")
-        count = sum(1 + len(file.included) for file in checked.files)
-        call.tell("cli.faults" if checked.faults else "cli.rules.well", count=len(checked.faults) or count)
+        call.tell("cli.faults" if checked.faults else "cli.rules.well", count=len(checked.faults) or len(paths))
         for note in notes:
             print(say("cli.note", text=say.render(note)))
     if checked.faults:

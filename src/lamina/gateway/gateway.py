@@ -54,6 +54,8 @@ ANY_PIECE, ANY_PIECES = "{}", "{...}"
 NO_PARAMETERS: Mapping[str, str] = {}
 ANTHROPIC_HEADER = "anthropic-version"
 """A header that Anthropic's client sends with everything."""
+WITHOUT_VERSION = ("/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses")
+"""Where clients ask whose base_url lacks `/v1`: they show only the errors of their own form."""
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "content-type")
 LONG_PIECE_BYTES = 4_096
 """After a longer piece of a stream other tasks get their turn."""
@@ -548,6 +550,7 @@ def _error_form(exchange: _Exchange) -> ErrorForm:
     if exchange.compiled:
         form = exchange.compiled.route.form
     else:
+        path = f"/v1{path}" if path.startswith(WITHOUT_VERSION) else path
         form = "anthropic" if path.startswith("/v1/messages") else "openai" if path.startswith("/v1/") else "lamina"
     shared = form == "openai" and not path.startswith("/v1/chat/")
     return "anthropic" if shared and ANTHROPIC_HEADER in exchange.request.headers else form

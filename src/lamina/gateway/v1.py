@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from lamina.app.app import CANCELLED, App, TurnHandle
 from lamina.engine.transcript import Transcript
-from lamina.errors import format_value
+from lamina.errors import NotFoundError, format_value
 from lamina.gateway.handlers import (
     HttpError,
     Reply,
@@ -28,7 +28,6 @@ from lamina.gateway.handlers import (
     check_same_question,
     error_body,
     is_id,
-    not_found,
     turn_headers,
 )
 from lamina.gateway.schemas import Number
@@ -133,7 +132,10 @@ def check_model(app: App, model: str) -> str:
 async def start_turn(app: App, request: Request, asked: ClientRequest) -> TurnHandle:
     """The turn of a request, stored and running."""
     session_id, user, given = await request.work(split_request, request, asked)
-    running = await app.start(request.user, session_id, user, key=request.idempotency_key, given=given)
+    try:
+        running = await app.start(request.user, session_id, user, key=request.idempotency_key, given=given)
+    except NotFoundError as error:
+        raise _no_session(request) if error.code == "session.not_found" else error from None
     await check_same_question(app, request, running.turn, given.results[0]["content"] if given.results else user)
     _check_complete(running.turn)
     request.watch(running)
@@ -152,8 +154,17 @@ def _check_complete(turn: TurnRecord) -> None:
 async def count_request(app: App, request: Request, asked: ClientRequest) -> int:
     """How many tokens a request would have if it were sent now, with all that lamina adds; nothing is stored."""
     session_id, user, given = await request.work(split_request, request, asked)
-    context = await app.context(request.user, session_id, user, given=given)
+    try:
+        context = await app.context(request.user, session_id, user, given=given)
+    except NotFoundError as error:
+        raise _no_session(request) if error.code == "session.not_found" else error from None
     return context.receipt.tokens
+
+
+def _no_session(request: Request) -> HttpError:
+    """Where the unknown session was named; the same whether it does not exist or belongs to another user."""
+    where = "X-Lamina-Session" if request.headers.get(SESSION_HEADER) else "metadata.session_id"
+    return HttpError(404, "gateway.no_session", kind="not_found", where=where)
 
 
 def split_request(request: Request, asked: ClientRequest) -> tuple[str, Any, CallerInput]:
@@ -164,7 +175,7 @@ def split_request(request: Request, asked: ClientRequest) -> tuple[str, Any, Cal
     if not asked.messages:
         raise HttpError(400, "request.nothing_to_answer", hint="request.add_user")
     if session_id and not is_id(session_id):
-        raise not_found()
+        raise _no_session(request)
     given, user = _split_in_session(asked) if session_id else _split_single(asked)
     return session_id or REQUESTS, user, given
 

@@ -57,7 +57,7 @@ _MAX_TAIL_SECONDS = 5.0
 """For what comes after the last word of the model: usage, and the mark of the end."""
 _STREAM, _WHOLE = "text/event-stream", "application/json"
 _VAGUE_TYPES = ("", "text/plain", "application/octet-stream")
-ASK_LATER, CHECK_RUNNING = "provider.hint_ask_later", "provider.hint_running"
+ASK_LATER, CHECK_SERVER = "provider.hint_ask_later", "provider.hint_server"
 _HINTS = {
     400: "provider.hint_bad_request",
     401: "provider.hint_key",
@@ -178,7 +178,7 @@ class Client:
             )
         except aiohttp.ServerTimeoutError:
             seconds = self.deadlines.connect
-            raise ConnectError("provider.no_connection", host=self.host, seconds=seconds, hint=CHECK_RUNNING) from None
+            raise ConnectError("provider.no_connection", host=self.host, seconds=seconds, hint=CHECK_SERVER) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._explain_connection_error(error) from None
         answer = Answer(response, self.host, self.deadlines.idle, until)
@@ -226,7 +226,7 @@ class Client:
         if isinstance(error, aiohttp.ClientConnectorError):
             reason = self.hide_key(_explain_os_error(error.os_error))
             code = "provider.unreachable_because" if reason else "provider.unreachable"
-            return ConnectError(code, host=host, why=format_value(reason, 200), hint=CHECK_RUNNING)
+            return ConnectError(code, host=host, why=format_value(reason, 200), hint=CHECK_SERVER)
         return ConnectError("provider.hung_up", host=host, why=why, hint=ASK_AGAIN)
 
     async def _read_refusal(self, answer: "Answer") -> ProviderError:

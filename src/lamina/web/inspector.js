@@ -85,7 +85,7 @@ class Inspector {
     const { receipt, told } = this;
     const fact = (name, value, more) => el("div", { class: "fact-cell" }, el("dt", {}, t(name)), el("dd", {}, value, more && el("small", {}, " ", more)));
     const limited = Number.isFinite(receipt.budget) && receipt.budget > 0;
-    const budget = limited ? `${t("budgetOf", { n: number(receipt.budget) })} (${percent(receipt.tokens, receipt.budget)})` : "";
+    const budget = limited ? t("budgetOf", { n: number(receipt.budget), share: percent(receipt.tokens, receipt.budget) }) : "";
     return el(
       "section",
       { class: "overview" },
